@@ -258,8 +258,7 @@ def _reference_kl(curves: Curves) -> Result | None:
         return None
     if first >= _KL_ALARM:
         message = "KL to the reference is {kl:.3g} before the first update: the reference is another model"
-        episode = Episode(rows[:1], open=False)
-        return curves.report(episode, "metrics/reference", message, "kl")
+        return curves.report(Episode(rows[:1], open=False), "metrics/reference", message, "kl")
     text = "the engine's type: rounding alone makes {floor:g} in bfloat16, a fault {alarm:g}"
     need = note("want_dtype", text, floor=_KL_FLOOR, alarm=_KL_ALARM)
     return undecided("metrics/reference", need, residual=first, floor=_KL_FLOOR, alarm=_KL_ALARM, count=1)
@@ -289,10 +288,8 @@ def _steps_without_reward_spread(curves: Curves) -> tuple[Episode, tuple[str, st
     rewards = curves.column("reward")
     if curves.select("reward", "reward_std"):
         # A constant reward shows that a spread printed as 0.000 is 0.
-        name, holds = (
-            "reward_std",
-            lambda reward, spread: is_zero(spread) or (spread == 0 and reward == rewards[0]),
-        )
+        name = "reward_std"
+        holds = lambda reward, spread: is_zero(spread) or (spread == 0 and reward == rewards[0])  # noqa: E731
     elif curves.select("reward", "all_alike"):
         name, holds = "all_alike", lambda _reward, share: share == 1
     else:
@@ -510,11 +507,8 @@ def _evaluation_falls(curves: Curves) -> Result | None:
         return None
     late = Curves(rows[index:]).last_episode("eval_reward", lambda value: value < best - 0.25 * (best - now))
     options: dict[str, Any] = {"best": best, "now": now, "first": first, "last": last}
-    message = (
-        "the evaluation reward fell from {best:.3g} to {now:.3g} {span}, while the training reward rose from"
-        " {first:.3g} to {last:.3g}"
-    )
     options["causes"] = "evaluation_falls"
+    message = "the evaluation reward fell from {best:.3g} to {now:.3g} {span}, the training reward rose to {last:.3g}"
     return curves.report(late, "curves/evaluation_falls", message, "eval_reward", **options)
 
 

@@ -145,8 +145,7 @@ def _run_ray_program(python: str, address: str, limit_s: float, program_text: st
             raise RemoteError(f"{python}: cannot be started: {error.strerror or error}") from None
     results = [line for text in done.output.splitlines() if (line := parse_line(text)) is not None]
     if not results:
-        end = remote.describe_end(command, done, timeout_s)
-        raise RemoteError(printable_line(f"--ray {address}: {end}"))
+        raise RemoteError(printable_line(f"--ray {address}: {remote.describe_end(command, done, timeout_s)}"))
     return results
 
 

@@ -122,8 +122,7 @@ def check_replicas(server: Server, ids: Sequence[int], exact: Any, floor: float,
     if most <= limit or most - least <= 0.5 * alarm:
         return clean("replicas", residual=None if exact is None else most, **fields)
     message = "servers with different weights answer: log-probs off by {first:.2g} and by {residual:.2g}"
-    values = {"residual": most, "first": least}
-    return fault("replicas/weights", message, values, residual=most, **fields)
+    return fault("replicas/weights", message, {"residual": most, "first": least}, residual=most, **fields)
 
 
 def check_requests(residuals: Sequence[float], alarm: float, replicas: Result) -> Result:

@@ -98,23 +98,21 @@ def _compute_others(scores: Scores, against: Sequence[Reference]) -> tuple[Sibli
         if not scores.reference.has_same_tensors(sibling):
             text = "{name} has other tensors, and was left out"
             notes.append(note("does_not_fit", text, name=sibling.name))
-        elif (distance := _far_distance(scores, sibling)) is not None:
-            text = "{name} was computed for {count} ids only: {apart:.2g} away, {times:.0f} times what rounding makes"
-            times = distance / scores.floor
-            notes.append(note("away", text, name=sibling.name, count=_FEW_IDS, apart=distance, times=times))
+        elif _is_far(scores, sibling):
+            notes.append(note("away", "{count} ids ruled out {name}", count=_FEW_IDS, name=sibling.name))
         else:
             computed.append((sibling, scores.scores_of(sibling)))
         sibling.release()
     return computed, notes
 
 
-def _far_distance(scores: Scores, sibling: Reference) -> float | None:
-    """Return the distance of a large sibling checkpoint if a few ids suffice to rule it out; None otherwise."""
+def _is_far(scores: Scores, sibling: Reference) -> bool:
+    """Return whether a few ids suffice to rule out a large sibling checkpoint."""
     if not (scores.reference.is_large and scores.at_floor):
-        return None
+        return False
     exact = sibling.scores([scores.sequences[0][: _FEW_IDS + 1]], scores.dtype)
     distance = float((exact - scores.exact[: len(exact)]).abs().mean())
-    return distance if distance > _MIN_DISTANCE * max(scores.residual, scores.floor) else None
+    return distance > _MIN_DISTANCE * max(scores.residual, scores.floor)
 
 
 def _find_version(scores: Scores, siblings: Siblings, notes: list[Note]) -> tuple[Result, Reference] | None:

@@ -193,5 +193,4 @@ def check_vocabulary(completions: Sequence[Completion], size: int) -> list[Resul
     if not size or not beyond:
         return []
     message = "the engine samples ids that the tokenizer does not have: {share:.0%} of {count}"
-    values = {"share": beyond / len(ids), "count": len(ids)}
-    return [fault("ids/vocabulary", message, values, count=len(ids))]
+    return [fault("ids/vocabulary", message, {"share": beyond / len(ids), "count": len(ids)}, count=len(ids))]

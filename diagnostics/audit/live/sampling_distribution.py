@@ -148,8 +148,7 @@ class Observed:
         priority = self._logits.clone()
         priority[self._seen] = float("inf")
         priority.scatter_(1, self.sampled_columns, float("inf"))
-        order = priority.argsort(dim=1, descending=True)
-        columns, rest = order.tensor_split([_KEPT], dim=1)
+        columns, rest = priority.argsort(dim=1, descending=True).tensor_split([_KEPT], dim=1)
         even = rest.shape[1] // _BINS * _BINS
         self._rest = self._logits.gather(1, rest[:, :even]).reshape(len(self.ids), _BINS, -1).mean(2)
         self._log_bin_size = math.log(rest.shape[1] / _BINS)

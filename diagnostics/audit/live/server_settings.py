@@ -115,8 +115,7 @@ def check_tokenization(server: Server, tokenizer: Tokenizer | None, problem: str
     served = server.tokenize(TEXTS[0])
     if served is None:
         return [skipped("ids", "endpoint_lacks", "the server's /tokenize, which vllm serve has")]
-    expected = tokenizer.encode(TEXTS[0])
-    return [_check_text(expected, served), _check_chat(server, tokenizer)]
+    return [_check_text(tokenizer.encode(TEXTS[0]), served), _check_chat(server, tokenizer)]
 
 
 def _check_text(expected: list[int], served: list[int]) -> Result:

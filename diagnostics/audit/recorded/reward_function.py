@@ -80,8 +80,7 @@ def _check_recording(recording: Recording, rows: list[Sample], function: RewardF
         values = {"column": str(missing), "kind": recording.kind}
         return skipped("rewards_again", "want_column", need, decisive=True, **values)
     if error:
-        message = "the reward function raises: {error}"
-        return fault("rewards_again/raises", message, {"error": error})
+        return fault("rewards_again/raises", "the reward function raises: {error}", {"error": error})
     return _find_instability(function, rows, rewards) or _compare(recording, rows, rewards)
 
 

@@ -43,23 +43,16 @@ def shared_memory(case: CheckInput) -> Iterator[Finding]:
         return
     is_small = disk.total_gb <= SMALL_SHM_GB
     if is_small or disk.free_gb <= SMALL_SHM_GB / 2:
-        advice = "List the files in /dev/shm, and remove those that no running process uses."
-        clean = Fix.of(advice, Run(("ls", "-lS", _SHM), piped=(("head",),)))
+        fix = Fix.of("Start the container with --shm-size=16g (Kubernetes: an emptyDir of medium Memory).")
+        if not is_small:
+            advice = "List the files in /dev/shm, and remove those that no running process uses."
+            fix = Fix.of(advice, Run(("ls", "-lS", _SHM), piped=(("head",),)))
+        elif not case.machine.container:
+            fix = Fix.of("Enlarge /dev/shm.", Run(("sudo", "mount", "-o", "remount,size=16G", _SHM)))
         severity = Severity.ERROR if disk.free_gb <= TINY_SHM_GB else Severity.WARNING
         evidence = [Evidence(f"{disk.free_gb:.2f} GB of {disk.total_gb:.2f} GB are free", _SHM)]
         detail = "NCCL within one machine, vLLM's message queues and Ray's object store use shared memory."
-        fix = _more_shared_memory(case.machine) if is_small else clean
         yield finding("ENV001", severity, evidence, fix, detail)
-
-
-def _more_shared_memory(machine: Machine) -> Fix:
-    """Return the fix that enlarges /dev/shm, by the kind of container."""
-    if machine.container == "kubernetes":
-        return Fix.of('Mount an emptyDir with medium "Memory" at /dev/shm.')
-    if machine.container in {"docker", "podman"}:
-        command = (machine.container, "run", "--shm-size=16g", "--gpus", "all", "IMAGE")
-        return Fix.of("Start the container with more shared memory.", Run(command))
-    return Fix.of("Enlarge /dev/shm.", Run(("sudo", "mount", "-o", "remount,size=16G", _SHM)))
 
 
 @check("limits")
@@ -157,8 +150,7 @@ def offline_hub(case: CheckInput) -> Iterator[Finding]:
         Run(("env", f"{offline}=0", "hf", "download", "MODEL")),
         SetVariables(((folder_variable(case.environment, "hub cache"), "/path/to/cache"),)),
     )
-    detail = "Loading a model by its name on the hub fails."
-    yield finding("ENV004", Severity.WARNING, evidence, fix, detail)
+    yield finding("ENV004", Severity.WARNING, evidence, fix, "Loading a model by its name on the hub fails.")
 
 
 @check("memory")

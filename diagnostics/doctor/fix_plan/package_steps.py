@@ -16,7 +16,7 @@ from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet
 from diagnostics.doctor.fix_plan.plan import Conflict, Step
 from diagnostics.doctor.fix_plan.setting_steps import reason_lines
 from diagnostics.doctor.installers import Installer
-from diagnostics.doctor.requirements import Constraint, constraints_on, satisfiable
+from diagnostics.doctor.requirements import Constraint, satisfiable
 from diagnostics.findings import EVIDENCE_LEVELS, Finding, Severity
 from diagnostics.fixes import Advice, count_of
 from diagnostics.output.redact import mask
@@ -96,21 +96,12 @@ def _combine(required: Iterable[Constraint]) -> list[str]:
     return [f"{name}{','.join(versions)}" for name, versions in by_name.items() if satisfiable(versions)]
 
 
-def conflicts(environment: Environment, required: list[Constraint]) -> list[Conflict]:
-    """Return a conflict for each package whose required ranges exclude each other or an installed package's range."""
+def conflicts(required: list[Constraint]) -> list[Conflict]:
+    """Return a conflict for each package whose required ranges exclude each other."""
     results = []
-    names = dict.fromkeys(item.name for item in required)
-    declared = constraints_on(environment, names) if names else []
-    for name in names:
-        local = [item for item in required if item.name == name]
-        ranges = [item.versions for item in local]
-        installed = [item for item in declared if item.name == name and item not in local]
-        against = [item for item in installed if not satisfiable([item.versions, *ranges])]
-        if not satisfiable(ranges):
+    for name in dict.fromkeys(item.name for item in required):
+        same = [item for item in required if item.name == name]
+        if not satisfiable(item.versions for item in same):
             text = f"No version of {name} satisfies all of these; the plan leaves it alone. Drop one of them."
-            results.append(Conflict(tuple(map(str, local)), text))
-        elif against:
-            sources = ", ".join(item.source for item in against)
-            text = f"The plan follows {local[0].source}; {sources} will complain."
-            results.append(Conflict((*map(str, local), *map(str, against)), text))
+            results.append(Conflict(tuple(map(str, same)), text))
     return results

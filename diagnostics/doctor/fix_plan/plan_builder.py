@@ -80,7 +80,7 @@ def build_plan(
         steps=_with_record(steps, environment, installer),
         sets=tuple(sets),
         conflicts=(
-            *package_steps.conflicts(environment, required),
+            *package_steps.conflicts(required),
             *(_refusals(refused, sets) if replaces_pair else ()),
         ),
         not_checked=_not_checked(report),

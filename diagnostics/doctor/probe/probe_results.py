@@ -14,10 +14,8 @@ from typing import Any
 from diagnostics import process, safe_io
 from diagnostics.collect.machine import Machine
 from diagnostics.collect.python_environment import Environment
-from diagnostics.compat_table import Compat
-from diagnostics.doctor.checks import import_problems
 from diagnostics.doctor.checks.metadata_and_requirements import incomplete_package
-from diagnostics.doctor.checks.registry import CheckInput, finding
+from diagnostics.doctor.checks.registry import finding
 from diagnostics.doctor.installers import install
 from diagnostics.doctor.probe.child_processes import ChildResult
 from diagnostics.doctor.requirements import distribution_of, requirement_of
@@ -97,40 +95,31 @@ def _explain(ended: ChildResult, code: str, environment: Environment, reason: st
     guess = _triage(ended, rules)
     certain = guess is not None and guess.certainty != "hypothesis"
     missing = str(ended.answer.get("lacks") or "")
-    cause = _file_finding(ended, environment)
-    if cause is None and missing and (guess is None or guess.code == "ENV012" or not certain):
+    cause = _damaged_package(ended, environment)
+    package = environment.packages.get(distribution_of(missing))
+    is_lost = package is not None and package.lost  # ENV926 of the static checks has its fix
+    if cause is None and missing and not is_lost and (not certain or (guess and guess.code == "ENV012")):
         return _not_installed(ended, environment, missing, evidence)
     cause = cause or (guess if certain else None)
     if cause is not None:
         detail, places = f"{text} {cause.detail}", (evidence, *cause.evidence)
         return replace(cause, severity=Severity.ERROR, detail=detail, evidence=places, **_CONFIRMED)
     output = (Evidence(line, f"{ended.name}: the end of its output") for line in _last_lines(ended))
-    advice = "Read its message; a finding of the static checks (ENV910, ENV911, ENV923, CMP904) may name the cause."
+    advice = "Read its message; a static finding (ENV910, ENV911, ENV923, ENV925, ENV926, CMP904) may name the cause."
     fix = Fix.of(advice, Explain(code))
     text += f" It may be {guess.code}: {guess.title}." if guess else ""
     return finding(code, Severity.ERROR, [evidence, *output], fix, text, known_by="executed")
 
 
-def _file_finding(ended: ChildResult, environment: Environment) -> Finding | None:
-    """Return the static finding about a damaged, hidden or moved file that the failure names; None if there is none."""
+def _damaged_package(ended: ChildResult, environment: Environment) -> Finding | None:
+    """Return ENV923 for the package with a damaged file that the failure names; None if there is none."""
     root = str(ended.answer.get("root") or "")
-    if not root:
-        return None
     last_line = root.strip().rpartition("\n")[2]
     for package in environment.packages.values():
         modules = {text.partition("/")[0].partition(".")[0] for text in package.damaged}
         missing = any(re.search(rf"\b{re.escape(module)}\b", last_line) for module in modules)
         if missing or any(text.partition(": ")[0] in root for text in package.damaged):
             return incomplete_package(environment, package)
-    case = CheckInput(environment, {}, Compat())
-    lost = {package.name.replace("-", "_") for package in environment.packages.values() if package.lost}
-    causes: list[Finding] = [*import_problems.shadows(case), *import_problems.missing_folders(case)]
-    for cause in causes:
-        places = {item.place for item in cause.evidence}
-        modules = lost | {shadow.module for shadow in environment.shadows if shadow.place in places}
-        mentioned = any(re.search(rf"['\"]{re.escape(module)}\b", last_line) for module in modules)
-        if mentioned or any(place in root for place in places):
-            return cause
     return None
 
 

@@ -115,8 +115,7 @@ def run_probes(probe: Probe) -> list[CheckResult]:
         results.append(probe.result(ended, "ENV922" if ended.answer.get("step") else "ENV921"))
         if ended.timed_out and module == "torch":
             # Everything else imports it and would wait as long.
-            reason = "import torch did not end"
-            return [*results, CheckResult("other imports, platforms", "skipped", reason)]
+            return [*results, CheckResult("other imports, platforms", "skipped", "import torch did not end")]
     if not answers:
         results.append(CheckResult("imports", "skipped", "no supported package is installed"))
     return [*results, _compare_platforms(probe, answers.get("torch"), answers.get("vllm:LLM"))]

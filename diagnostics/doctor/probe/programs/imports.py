@@ -42,8 +42,7 @@ def vllm_platform() -> dict[str, Any]:
     from vllm.platforms import current_platform
 
     name = type(current_platform).__name__
-    device = str(getattr(current_platform, "device_type", "") or "")
-    return {"platform": name, "device": device}
+    return {"platform": name, "device": str(getattr(current_platform, "device_type", "") or "")}
 
 
 PLATFORMS = {"torch": torch_platform, "vllm:LLM": vllm_platform}
