@@ -1,6 +1,6 @@
 """Collect the groups of samples for one step, decide when the step can train, and compute metrics over the samples.
 
-With dynamic sampling (DAPO) a step needs enough groups with different rewards; after a maximal number of rollouts it
+With dynamic sampling (DAPO) a step needs enough groups whose rewards differ; after a maximal number of rollouts it
 trains without them. `staleness` computes the ages of tokens, and refuses those that are too old.
 """
 
