@@ -304,10 +304,12 @@ def _trigger_names(triggers: Iterable[str]) -> str:
 
 
 def failed_mitigation_line(ranked: RankedMitigation) -> str:
-    """Return the line for a mitigation that was tested and does not help in this case."""
+    """Return the line for a mitigation that does not help here: by a test, or because it is for other triggers."""
     run = f": {command_of(ranked.run)}" if ranked.run else ""
     against = [name for name in ranked.fails if name in ranked.triggers] or ranked.fails
     change = "; ".join(map(edit_text, ranked.edits)) or ranked.about
+    if not against:
+        return f"Does not help here, but against {_trigger_names(ranked.helps)}: {change.rstrip('.')}."
     return f"Does not help against {_trigger_names(against)}: {change.rstrip('.')} (tested{run})."
 
 

@@ -166,7 +166,7 @@ def list_folder(folder: str | Path) -> list[str]:
     """Return the names in a folder, in no order; none if it cannot be listed."""
     try:
         return os.listdir(folder)  # noqa: PTH208 - names alone, of large folders
-    except OSError:
+    except (OSError, ValueError):
         return []
 
 

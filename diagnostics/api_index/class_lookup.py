@@ -127,12 +127,12 @@ def find_extended_class(owner: str, member: str) -> tuple[str, str, str] | None:
 
 
 def find_namesake(use: Use, provider: str) -> str:
-    """Return another package that defines a class of that name itself; '' if there is none.
+    """Return the other packages that define a class of that name themselves, as `A or B`; '' if there is none.
 
     For a method call, the class must define the method. For the call of a class or function, the result is ''. Such a
     package, as unsloth-zoo, may put its class in the place of the provider's. A subclass does not count.
     """
-    is_attribute = use.kind == "attribute"
+    is_attribute, found = use.kind == "attribute", list[str]()
     packages = [package for package in store.indexed_packages() if package != provider]
     for package in packages if is_attribute or len(use.path) > 1 else ():
         index = store.load(package)
@@ -141,8 +141,9 @@ def find_namesake(use: Use, provider: str) -> str:
             if places and (is_attribute or f"{use.name}.{use.path[0]}" in index.packed(module)):
                 surface = query.surface_with_companions(Release(package, index.releases[max(places)]))
                 if not _extends_namesake(surface, module, use.name):
-                    return package
-    return ""
+                    found.append(package)
+                    break
+    return " or ".join(found)
 
 
 @lru_cache(1024)

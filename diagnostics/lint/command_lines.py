@@ -32,7 +32,8 @@ from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_scala
 
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_.-]*)(?:=(.*))?$", re.DOTALL)
 _NUMBER = re.compile(r"-[0-9.]")
-_OVERRIDE = re.compile(r"(~?\+{0,2}(?:[A-Za-z_][\w-]*)(?:[./@][\w-]+)*)=(.*)$", re.DOTALL)
+_REMOVED_KEY = re.compile(r"~([A-Za-z_][\w./@-]*)(?:=.*)?", re.DOTALL)
+_OVERRIDE = re.compile(r"(\+{0,2}(?:[A-Za-z_][\w-]*)(?:[./@][\w-]+)*)=(.*)$", re.DOTALL)
 LAUNCHERS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("launchers.toml").read_text("utf-8"))
 _LAUNCHER_MODULES = tuple(LAUNCHERS["modules"])
 # Maximum number of words in one command that are considered as its program.
@@ -284,13 +285,17 @@ def _parse(text: object) -> object:
 
 
 def _read_overrides(words: list[Word], file: str, settings: Settings) -> None:
-    """Read Hydra's `a.b=c`, `+a.b=c`, `++a.b=c`, and EasyR1's `config=FILE`; `~a.b=c` removes a key.
+    """Read Hydra's `a.b=c`, `+a.b=c`, `++a.b=c`, and EasyR1's `config=FILE`; `~a.b` and `~a.b=c` remove a key.
 
     Flags such as `--config-name` are options whose key begins with `--`.
     """
     for number, word in enumerate(words):
         key, equals, text = word.text.partition("=")
         flag = _FLAG.match(word.clean)
+        if removed := _REMOVED_KEY.fullmatch(word.clean):
+            settings.options.pop(removed[1], None)
+            settings.prefixes[removed[1]] = "~"
+            continue
         if not equals or HOLE in key:
             if word.is_unknown:
                 _report_unread(settings, word, file)
@@ -299,9 +304,7 @@ def _read_overrides(words: list[Word], file: str, settings: Settings) -> None:
                 settings.set(f"--{flag[1].replace('_', '-')}", _known_tail(value, value.text, file))
             continue
         match = _OVERRIDE.match(word.clean)
-        if match and match[1].startswith("~"):
-            settings.options.pop(match[1].lstrip("~"), None)
-        elif match:
+        if match:
             value_read = word.to_value(file, text)
             data = _parse(_unquote(value_read.data)) if value_read.known else UNKNOWN
             key = match[1].lstrip("+")

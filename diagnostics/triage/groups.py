@@ -27,7 +27,9 @@ def find_runs(arguments: Sequence[str], skipped: SkippedFiles) -> dict[str, list
     for argument in arguments:
         earlier, is_folder = set(runs), Path(argument).is_dir()
         for source in find_logs([argument], skipped):
-            name = source.name.partition("/")[0] if is_folder else source.name
+            name = (
+                source.path.relative_to(source.root).parts[0] if source.path and source.root else source.name
+            )
             path = f"{argument.rstrip('/')}/{name}" if is_folder else argument
             runs.setdefault(path if name in earlier else name, []).append(source)
     return runs

@@ -167,15 +167,17 @@ def test_requirements_outside_of_the_project_are_not_read(tmp_path, monkeypatch)
 
 
 def test_hydra_config_files_are_read(tmp_path):
-    """Hydra's config files are found by `--config-path`, `--config-name` and the defaults list; overrides win."""
+    """Hydra's files are found by `--config-path`, `--config-name` and the defaults list; `a=b` wins, `~a` removes."""
     (tmp_path / "conf/actor").mkdir(parents=True)
     (tmp_path / "conf/mine.yaml").write_text(
-        "defaults:\n- actor@actor_rollout_ref.actor: a\ndata: {train_batch_size: 64}\n"
+        "defaults:\n- actor@actor_rollout_ref.actor: a\ndata: {train_batch_size: 64, gone: {a: 1}}\n"
     )
     (tmp_path / "conf/actor/a.yaml").write_text("ppo_mini_batch_size: 128\n")
-    text = "python3 -m verl.trainer.main_ppo --config-path=$PWD/conf --config-name=mine data.train_batch_size=32\n"
+    options = "--config-path=$PWD/conf --config-name=mine data.train_batch_size=32 ~data.gone"
+    text = f"python3 -m verl.trainer.main_ppo {options}\n"
     [settings] = read_text(text, str(tmp_path / "run.sh"))
     assert settings.options["data.train_batch_size"].data == 32
+    assert not [key for key in settings.options if "gone" in key]
     assert settings.options["actor_rollout_ref.actor.ppo_mini_batch_size"].data == 128
 
 

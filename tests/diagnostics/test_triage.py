@@ -273,11 +273,11 @@ def test_first_bytes_of_a_file_are_read_for_a_limited_time(tmp_path, monkeypatch
 def test_group_has_runs_with_one_verdict(tmp_path, run_triage):
     """Runs that wait or are empty are not grouped with runs that ended; equal names in two folders are two runs."""
     ended = "Training completed."
-    logs = {"a/run/1": ended, "a/2": "waiting\n" * 4, "a/3": "", "b/run/1": ended}
+    logs = {"home/run/1": ended, "home/2": "waiting\n" * 4, "home/3": "", "b/run/1": ended}
     for name, text in logs.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / f"{name}.log").write_text(text)
-    done = run_triage("--group", "--format", "json", tmp_path / "a", f"{tmp_path}/b/")
+    done = run_triage("--group", "--format", "json", tmp_path / "home", f"{tmp_path}/b/")
     groups = [(len(group["logs"]), group["title"].partition(":")[0]) for group in done.document["groups"]]
     assert (done.code, groups) == (3, [(2, "no failure"), *[(1, "not checked")] * 2])
 

@@ -59,8 +59,10 @@ def compose_config(settings: Settings, *, required: bool) -> None:
         return
     status = file.stat()
     config = _compose_cached(file.parent, stem, status.st_mtime_ns, status.st_size)
+    removed = {key for key, prefix in settings.prefixes.items() if prefix == "~"}
     for key, value in config.values.items():
-        settings.options.setdefault(key, value)
+        if key not in removed and not key.startswith(tuple(f"{name}." for name in removed)):
+            settings.options.setdefault(key, value)
     settings.files.add(str(file))
     settings.script_options = settings.script_options.union(config.options)
     for name_of_part, reason in config.missing.items():
