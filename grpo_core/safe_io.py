@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 # A step of a thousand long completions takes some hundred megabytes.
-MAX_BYTES = 1 << 30
+MAX_BYTES = 4 << 30
 # Exceptions that reading and parsing raise if a file cannot be read or its data has another structure.
 UNREADABLE = (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 

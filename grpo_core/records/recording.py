@@ -61,7 +61,7 @@ class Recorder:
         self._result = dict[str, Any]()
         path = folder / "rollouts.jsonl"
         if is_first and path.exists():
-            write_atomically(path, b"".join(read_bytes(path).rpartition(b"\n")[:2]))
+            write_atomically(path, b"".join(path.read_bytes().rpartition(b"\n")[:2]))
 
     def begin_step(self, step: int, policy: Policy) -> Callable[[Policy, float], None] | None:
         """Return the observer for the step's first update; None if the step is not recorded."""

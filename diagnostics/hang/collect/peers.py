@@ -117,7 +117,7 @@ def possible_blockers(host: Host, observed: list[Process]) -> set[int]:
         pids |= set() if holders & {process.pid for process in observed} else holders
     pids |= set().union(*(owners.get(inode, set()) for inode in inodes)) if inodes else set()
     user = os.geteuid()
-    visible = pids & host.processes.keys() - {os.getpid()}
+    visible = pids & host.processes.keys() - discovery.own_processes(host.processes, os.getpid())
     return {pid for pid in visible if user in {host.processes[pid].uid, 0}}
 
 
