@@ -230,28 +230,22 @@ def end_recorded_group(ledger: Path) -> int | None:
     It is killed only if /proc shows the recorded start time, because the id can belong to a new process, and only if
     its leader is this user's and works in the ledger's folder, because others can have written the ledger.
     """
-    try:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
         recorded = safe_io.parse_json(safe_io.read_bytes(ledger, safe_io.CONFIG_LIMIT, inside=ledger.parent))
-        group, started = int(recorded["group"]), recorded["started"]
+        ledger.unlink()
+        group = int(recorded["group"])
         leader = Path(f"/proc/{group}")
+        same = (_start_time(group), leader.stat().st_uid) == (recorded["started"], os.geteuid())
         inside = (leader / "cwd").readlink().is_relative_to(ledger.parent.resolve())
-        ours = inside and group > 1 and group != os.getpgrp() and leader.stat().st_uid == os.geteuid()
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
-        return None
-    finally:
-        ledger.unlink(missing_ok=True)
-    if not ours or started is None or _start_time(group) != started:
-        return None
-    _signal_group(group, signal.SIGKILL)
-    return group
+        if same and inside and group > 1 and group != os.getpgrp():
+            _signal_group(group, signal.SIGKILL)
+            return group
+    return None
 
 
-def _start_time(pid: int) -> str | None:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except OSError:
-        return None
-    return stat.rpartition(")")[2].split()[19]
+def _start_time(pid: int) -> str:
+    """Return the time at which a process started, in the kernel's unit; empty if it cannot be read."""
+    return "".join(safe_io.read_kernel_file(f"/proc/{pid}/stat").rpartition(")")[2].split()[19:20])
 
 
 def log_tail(path: Path, lines: int = 40, width: int = 400) -> str:

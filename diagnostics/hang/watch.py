@@ -95,11 +95,10 @@ def watch_command(words: Sequence[str], stall_s: float, diagnose: Diagnose, *, e
     copier.join(timeout=2.0)
     if not copier.is_alive():
         child.stdout.close()
-    if ended and child.returncode is None:
+    code = child.returncode
+    if code is None:
         print(f"hang: pid {child.pid} could not be ended: it waits in the kernel", file=sys.stderr)
-    if ended:
-        return FINDINGS
-    return code if (code := child.wait()) >= 0 else 128 - code
+    return FINDINGS if ended else code if code >= 0 else 128 - code
 
 
 def _wait_for_end(

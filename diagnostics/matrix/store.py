@@ -126,15 +126,11 @@ class Store:
         Raises:
             StoreError: The event could not be written completely; earlier events are safe.
         """
-        with _reported_as_store_error(self.path, "written"):
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINK, 0o644)
-            try:
-                data = (event.to_line() + "\n").encode()
-                while data:
-                    data = data[os.write(descriptor, data) :]
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        flags = os.O_APPEND | os.O_CREAT
+        with _reported_as_store_error(self.path, "written"), _open_no_link(self.path, flags) as file:
+            file.write(event.to_line() + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def merge(self, other: Store) -> int:
         """Add the missing events of another store; return how many were new.
@@ -147,9 +143,8 @@ class Store:
                 store cannot be written.
         """
         with _reported_as_store_error(other.path, "read"):
-            *lines, _torn = safe_io.read_text(other.path, safe_io.ARTIFACT_LIMIT, inside=other.folder).split(
-                "\n"
-            )
+            text = safe_io.read_text(other.path, safe_io.ARTIFACT_LIMIT, inside=other.folder)
+        *lines, _torn = text.split("\n")
         events = []
         for number, line in enumerate(lines, start=1):
             try:
@@ -207,7 +202,7 @@ class Store:
 def _open_no_link(path: Path, flags: int) -> TextIOWrapper:
     """Open a file for reading and writing; a link and a pipe are refused."""
     file = os.fdopen(os.open(path, os.O_RDWR | _NO_LINK | flags, 0o644), "r+b")
-    return TextIOWrapper(file, errors="replace")
+    return TextIOWrapper(file, "utf-8", errors="replace")
 
 
 @contextmanager

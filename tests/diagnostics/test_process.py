@@ -57,30 +57,29 @@ def test_recorded_process_group_is_killed_once(tmp_path, monkeypatch):
 
     So are our own group, 1 (for `killpg` these are all processes), and programs that do not work in the store.
     """
-    store = tmp_path / "store"
-    record = store / "group.json"
-    store.mkdir()
-    command = [sys.executable, "-c", "import time; time.sleep(600)"]
-    child, outside = process.start(command, cwd=store), process.start(command, cwd=tmp_path)
+    record, fifo = tmp_path / "group.json", tmp_path / "fifo"
+    child, outside = (process.start(["sleep", "600"], cwd=folder) for folder in (tmp_path, "/"))
     process.record_group(record, child.pid)
     assert process.end_recorded_group(record) == child.pid
     assert child.wait(60) == -signal.SIGKILL
-    killed = []
-    monkeypatch.setattr(os, "killpg", lambda group, _signal: killed.append(group))
-    monkeypatch.chdir(store)
-    for pid in (outside.pid, os.getpgrp(), 1):
-        process.record_group(record, pid)
-        assert process.end_recorded_group(record) is None
-    record.write_text(f'{{"group": {os.getpid()}, "started": "1"}}')
-    assert process.end_recorded_group(record) is None
-    for damaged in ("", "{", "[]", '{"group": "x", "started": 1}'):
-        record.write_text(damaged)
-        assert process.end_recorded_group(record) is None
-    os.mkfifo(record)
-    assert process.end_recorded_group(record) is None
-    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "killpg", lambda *_: pytest.fail("killed"))
+        for pid in (outside.pid, os.getpgrp(), 1):
+            process.record_group(record, pid)
+            assert process.end_recorded_group(record) is None
+        for text in (
+            f'{{"group": {os.getpid()}, "started": "1"}}',
+            "",
+            "{",
+            "[]",
+            '{"group": "x", "started": 1}',
+        ):
+            record.write_text(text)
+            assert process.end_recorded_group(record) is None
+    os.mkfifo(fifo)
+    assert process.end_recorded_group(fifo) is None
     process.end_group(outside)
-    assert killed == []
 
 
 def test_program_that_cannot_be_killed_does_not_hold_the_command(monkeypatch):
