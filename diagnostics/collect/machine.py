@@ -11,20 +11,18 @@ import os
 import platform
 import re
 import resource
-import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
 from diagnostics import safe_io
 from diagnostics.collect import elf, gpus, ray_traces
+from diagnostics.collect.blocking_reads import call_in_child
 from diagnostics.collect.gpus import Gpus
 from diagnostics.collect.ray_traces import RayTraces
 from diagnostics.output.redact import mask
 from diagnostics.safe_io import read_kernel_file
 
-# A file server that does not answer must not delay the other checks for long.
-DISK_LIMIT_S = 2.0
 _CGROUPS = Path("/sys/fs/cgroup")
 _LIMITS = ("nofile", "nproc", "memlock", "core", "stack", "as")
 _CONFIG_LINE = re.compile(r"^\s*([A-Za-z_][\w-]*)\s*[:=]\s*(.*?)\s*(?:#.*)?$")
@@ -257,17 +255,12 @@ def _memory_limit() -> tuple[float | None, float | None]:
 
 
 def _disks(prefix: str, environ: Mapping[str, str]) -> tuple[Disk, ...]:
-    """Examine the folders of a run one after another, in a thread; those not reached in 2 s keep unknown values."""
+    """Examine the folders of a run one after another; from the first that does not answer on, values are unknown."""
     results = {name: Disk(name, str(path)) for name, path in run_folders(prefix, environ).items()}
-
-    def examine() -> None:
-        for purpose, disk in results.items():
-            results[purpose] = _disk(purpose, Path(disk.path))
-
-    # A daemon thread, because a file system that hangs would keep it for ever.
-    thread = threading.Thread(target=examine, daemon=True)
-    thread.start()
-    thread.join(DISK_LIMIT_S)
+    for purpose, disk in results.items():
+        results[purpose] = Disk(*call_in_child(lambda: astuple(_disk(disk)), astuple(disk)))  # noqa: B023
+        if results[purpose] == disk:
+            break
     return tuple(results.values())
 
 
@@ -294,9 +287,9 @@ def _hub_home(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("HF_HOME") or _user_cache(environ) / "huggingface")
 
 
-def _disk(purpose: str, path: Path) -> Disk:
+def _disk(disk: Disk) -> Disk:
     """Return a folder with its file system; if the folder does not exist, that of the nearest folder above."""
-    nearest = path
+    path = nearest = Path(disk.path)
     try:
         exists = path.exists()
         while not nearest.exists() and nearest != nearest.parent:
@@ -304,11 +297,11 @@ def _disk(purpose: str, path: Path) -> Disk:
         status = os.statvfs(nearest)
         device = nearest.stat().st_dev
     except OSError:
-        return Disk(purpose, str(path), exists=False)
+        return Disk(disk.purpose, str(path), exists=False)
     free, total = status.f_bavail * status.f_frsize / 1e9, status.f_blocks * status.f_frsize / 1e9
     inodes = status.f_favail if status.f_files else None
     writable = os.access(nearest, os.W_OK | os.X_OK)
-    return Disk(purpose, str(path), exists, writable, round(free, 2), round(total, 2), inodes, device)
+    return Disk(disk.purpose, str(path), exists, writable, round(free, 2), round(total, 2), inodes, device)
 
 
 def _container(environ: Mapping[str, str]) -> str:

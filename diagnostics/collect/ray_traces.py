@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnostics import safe_io
+from diagnostics.collect.blocking_reads import UNANSWERED, list_pids, read_process_file
 
 _PORT = re.compile(r"--gcs_server_port=(\d+)")
 _ADDRESS = re.compile(r"--gcs-address=(\S+)")
@@ -26,13 +27,15 @@ class RayTraces:
         current: The address in `ray_current_cluster`, which a bare `ray.init()` joins; empty without the file.
         release: Release of Ray that made the latest session, if recorded.
         running: Addresses of clusters whose processes run on this machine, as "10.0.0.1:6379"; None if processes
-            could not be listed.
+            could not be listed, or if none is found and some did not answer.
+        unanswered: Processes whose command line could not be read in time, at most 20.
     """
 
     folder: str
     current: str
     release: str
     running: tuple[str, ...] | None
+    unanswered: tuple[int, ...] = ()
 
 
 def collect(environ: Mapping[str, str]) -> tuple[RayTraces, ...]:
@@ -40,8 +43,8 @@ def collect(environ: Mapping[str, str]) -> tuple[RayTraces, ...]:
     folder = ray_folder(environ)
     if not folder.is_dir():
         return ()
-    current = _read_file(folder, "ray_current_cluster").strip()
-    return (RayTraces(str(folder), current, _release(folder), _running_clusters()),)
+    current, running = _read_file(folder, "ray_current_cluster").strip(), _running_clusters()
+    return (RayTraces(str(folder), current, _release(folder), running, tuple(sorted(UNANSWERED)[:20])),)
 
 
 def ray_folder(environ: Mapping[str, str]) -> Path:
@@ -60,20 +63,20 @@ def _release(folder: Path) -> str:
 
 
 def _running_clusters() -> tuple[str, ...] | None:
-    """Return the addresses on the command lines of Ray's processes, also of other users; None without /proc.
+    """Return the addresses on the command lines of Ray's processes, also of other users; see `RayTraces.running`.
 
     A gcs_server's command line has only the port; the address is then 127.0.0.1:PORT.
     """
-    pids = [name for name in safe_io.list_folder("/proc") if name.isdecimal()]
+    pids = list_pids()
     results = set()
     for pid in pids:
-        command = safe_io.read_kernel_file(f"/proc/{pid}/cmdline").replace("\0", " ")
+        command = read_process_file(pid, "cmdline").replace("\0", " ")
         program = command.split(" ", 1)[0].rpartition("/")[2]
         if program == "raylet" and (address := _ADDRESS.search(command)):
             results.add(address[1])
         elif program == "gcs_server" and (port := _PORT.search(command)):
             results.add(f"127.0.0.1:{port[1]}")
-    return tuple(sorted(results)) if pids else None
+    return tuple(sorted(results)) if results or (pids and not UNANSWERED) else None
 
 
 def _read_file(folder: Path, name: str) -> str:

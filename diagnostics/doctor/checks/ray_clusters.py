@@ -11,14 +11,14 @@ from diagnostics.collect.python_environment import Environment, Package
 from diagnostics.collect.ray_traces import RayTraces
 from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, check, evidence_of, finding
 from diagnostics.doctor.installers import install
-from diagnostics.findings import Evidence, Finding, Severity
+from diagnostics.findings import Evidence, Finding, NotChecked, Severity
 from diagnostics.fixes import Fix, Run, SetVariables
 
 _STOP = Run(("ray", "stop"))
 
 
 @check("Ray")
-def ray_clusters(case: CheckInput) -> Iterator[Finding]:
+def ray_clusters(case: CheckInput) -> Iterator[Finding | NotChecked]:
     """Report a cluster to join (RAY012), one with no process here (RAY015), and one of another release (RAY901).
 
     With RAY_ADDRESS set, or if processes cannot be listed, only RAY901 is reported. A cluster without a process here
@@ -28,6 +28,8 @@ def ray_clusters(case: CheckInput) -> Iterator[Finding]:
     if ray is None:
         raise NotApplicableError("Ray is not installed")
     for cluster in clusters:
+        for pid in cluster.unanswered:
+            yield NotChecked(f"pid {pid}", "no command line in time", decides=cluster.running is None)
         if cluster.current and cluster.running is not None and not case.variables.get("RAY_ADDRESS"):
             yield _current_cluster(cluster)
         if cluster.release and cluster.running != () and cluster.release != ray.version:

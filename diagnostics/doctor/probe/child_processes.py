@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from diagnostics import process, safe_io
+from diagnostics.collect.blocking_reads import list_pids, read_process_file
 
 _PROGRAMS = Path(__file__).parent / "programs"
 _MARK_VARIABLE = "GRPO_DOCTOR_CHILD"
@@ -121,13 +122,13 @@ class ChildProcesses:
 
     def _end_strays(self) -> None:
         """Kill remaining processes that carry our marker variable; a child may have started some in other sessions."""
-        mark = f"{_MARK_VARIABLE}={self._mark}".encode()
+        mark = f"{_MARK_VARIABLE}={self._mark}"
         with contextlib.ExitStack() as stack:
             ending = []
-            for entry in Path("/proc").glob("[0-9]*"):
+            for pid in list_pids():
                 with contextlib.suppress(OSError):
-                    if mark in (entry / "environ").read_bytes().split(b"\0"):
-                        descriptor = os.pidfd_open(int(entry.name))
+                    if mark in read_process_file(pid, "environ").split("\0"):
+                        descriptor = os.pidfd_open(pid)
                         stack.callback(os.close, descriptor)
                         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                         ending.append(descriptor)

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from diagnostics import catalog, process
+from diagnostics.collect.blocking_reads import UNANSWERED
 from diagnostics.collect.facts import Facts
 from diagnostics.collect.machine import Machine
 from diagnostics.collect.python_environment import Environment
 from diagnostics.doctor.probe import probe_results
 from diagnostics.doctor.probe.child_processes import ChildProcesses, ChildResult
-from diagnostics.findings import CheckResult, Report
+from diagnostics.findings import CheckResult, NotChecked, Report
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.output import progress
 from diagnostics.triage.rules import Rules
@@ -88,7 +89,9 @@ def run_tier(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Rep
         else:
             deciding = [check for check in live if check.check == "tiny engine"] or imports[1:]
             incomplete = all(check.outcome == "skipped" for check in deciding)
-            checks = (*report.checks, *imports, *live)
+            left = [NotChecked(f"pid {pid}", "may be left by a probe", decides=False) for pid in UNANSWERED]
+            strays = [CheckResult.of("remaining processes", (), left)] if left else []
+            checks = (*report.checks, *imports, *live, *strays)
             return replace(report, checks=checks, method_note=NOTES[tier]), incomplete
     return replace(report, checks=(*report.checks, CheckResult(tier, "crashed", problem))), True
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from diagnostics.collect.blocking_reads import list_pids
 from diagnostics.hang.collect import proc
 
 MAX_PROCESSES = 512
@@ -77,7 +78,7 @@ ProcessTable = dict[int, ProcessEntry]
 def process_table() -> ProcessTable:
     """Return the visible processes by id, without their environment variables."""
     entries = {}
-    for pid in proc.list_pids():
+    for pid in list_pids():
         fields = proc.stat_fields(pid)
         if len(fields) > 1:
             entries[pid] = ProcessEntry(pid, int(fields[1]), proc.owner_uid(pid), proc.command_line(pid))

@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass, field, replace
 
 from diagnostics import safe_io
+from diagnostics.collect.blocking_reads import read_process_file
 from diagnostics.hang.collect import discovery, proc, sockets
 from diagnostics.hang.snapshot import Descriptor, Lock, Process, Socket
 
@@ -143,7 +144,7 @@ def _proc_locks(host: Host) -> list[Lock]:
 def _inherited_by(host: Host, inode: int) -> int:
     """Return a process with a descriptor that has a lock on this file; 0 if there is none."""
     opened = ((pid, i.fd) for pid, items in host.descriptors.items() for i in items or () if i.inode == inode)
-    return next((pid for pid, fd in opened if "FLOCK" in proc.read_proc(pid, f"fdinfo/{fd}")), 0)
+    return next((pid for pid, fd in opened if "FLOCK" in read_process_file(pid, f"fdinfo/{fd}")), 0)
 
 
 def _lock_path(host: Host, pid: int, inode: int) -> str:

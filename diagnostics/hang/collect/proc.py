@@ -1,8 +1,7 @@
 """Read processes from /proc: state, threads, times, descriptors, system calls, environment and shared memory.
 
-Values that cannot be read are empty or None (numbers of bytes: -1). `with_timeout` bounds calls that a dead file system
-or a stuck process blocks. `clock_offset_ms` moves this thread to another processor for a moment, to read that
-processor's clock.
+Values that cannot be read are empty or None (numbers of bytes: -1). `clock_offset_ms` moves this thread to another
+processor for a moment, to read that processor's clock.
 """
 
 from __future__ import annotations
@@ -14,18 +13,17 @@ import re
 import struct
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from stat import S_ISFIFO
-from typing import Any, TypeVar
+from typing import Any
 
+from diagnostics.collect.blocking_reads import call_in_child, read_process_file
 from diagnostics.hang.snapshot import Descriptor, Thread
 from diagnostics.output.redact import mask_and_cut
-from diagnostics.safe_io import list_folder, read_kernel_file
+from diagnostics.safe_io import list_folder
 
-T = TypeVar("T")
 Semaphores = list[tuple[int, int, int]]
 """(start, end, inode) of each mapping with semaphores."""
 
@@ -48,7 +46,6 @@ ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # Longest value of such a variable, and largest number of descriptors of a `poll` that is read.
 MAX_VALUE = 256
 MAX_POLLED = 256
-FILE_TIMEOUT_S = 2.0
 _WITH_DESCRIPTOR = {
     "read", "write", "pread64", "readv", "writev", "connect", "accept", "accept4", "sendto", "recvfrom", "sendmsg",
     "recvmsg", "flock", "fsync", "fcntl",
@@ -74,41 +71,9 @@ def small_int(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
 
 
-def read_proc(pid: int, name: str) -> str:
-    """Read a file of a process; empty if it cannot be read."""
-    return read_kernel_file(f"/proc/{pid}/{name}")
-
-
-def with_timeout(function: Callable[[], T], default: T) -> T:
-    """Return the result of a function that may block on a dead file system, or the default.
-
-    The default is returned after FILE_TIMEOUT_S, or if the function raises OSError or ValueError.
-    """
-    results: list[T] = []
-
-    def call() -> None:
-        with contextlib.suppress(OSError, ValueError):
-            results.append(function())
-
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(FILE_TIMEOUT_S)
-    return results[0] if results else default
-
-
-def read_proc_memory(pid: int, name: str) -> str:
-    """Read a file of a process for which the kernel locks its memory; empty if a stuck process has the lock."""
-    return with_timeout(lambda: read_proc(pid, name), "")
-
-
 def stat_fields(pid: int, tid: int = 0) -> list[str]:
     """Return the fields of a process's or thread's `stat` from the third on (state, parent, ...); empty if ended."""
-    return read_proc(pid, f"task/{tid}/stat" if tid else "stat").rpartition(")")[2].split()
-
-
-def list_pids() -> list[int]:
-    """Return the ids of the processes in /proc, sorted."""
-    return sorted(int(name) for name in list_folder("/proc") if name.isdigit())
+    return read_process_file(pid, f"task/{tid}/stat" if tid else "stat").rpartition(")")[2].split()
 
 
 def has_ended(pid: int) -> bool:
@@ -131,19 +96,19 @@ def owner_uid(pid: int) -> int | None:
 
 def command_line(pid: int) -> str:
     """Return the command line with secrets masked, cut to 400 characters, or the name of a process without one."""
-    line = " ".join(read_proc_memory(pid, "cmdline").replace("\0", " ").split())
-    return mask_and_cut(line, 400) or read_proc(pid, "comm").strip()
+    line = " ".join(read_process_file(pid, "cmdline").replace("\0", " ").split())
+    return mask_and_cut(line, 400) or read_process_file(pid, "comm").strip()
 
 
 def environment(pid: int) -> dict[str, str]:
     """Return the variables named in ENVIRONMENT; overlong values are left out."""
-    items = (item.partition("=")[::2] for item in read_proc_memory(pid, "environ").split("\0"))
+    items = (item.partition("=")[::2] for item in read_process_file(pid, "environ").split("\0"))
     return {name: value for name, value in items if name in ENVIRONMENT and len(value) <= MAX_VALUE}
 
 
 def runnable_ns(pid: int, tid: int) -> int | None:
     """Return the nanoseconds in which a thread ran or waited for a processor; None if unknown."""
-    parts = read_proc(pid, f"task/{tid}/schedstat").split()
+    parts = read_process_file(pid, f"task/{tid}/schedstat").split()
     return int(parts[0]) + int(parts[1]) if len(parts) == 3 else None
 
 
@@ -177,13 +142,13 @@ def clock_offset_ms(processor: int) -> float | None:
 
 
 def _last_ran_ms(pid: int, tid: int) -> float | None:
-    match = _LAST_RAN.search(read_proc(pid, f"task/{tid}/sched"))
+    match = _LAST_RAN.search(read_process_file(pid, f"task/{tid}/sched"))
     return float(match[1]) if match else None
 
 
 def bytes_moved(pid: int) -> tuple[int, int]:
     """Return the numbers of bytes that a process has read and written; (-1, -1) without permission."""
-    counts = dict(line.split(": ") for line in read_proc(pid, "io").splitlines() if ": " in line)
+    counts = dict(line.split(": ") for line in read_process_file(pid, "io").splitlines() if ": " in line)
     return int(counts.get("rchar", -1)), int(counts.get("wchar", -1))
 
 
@@ -197,6 +162,10 @@ def descriptors(pid: int) -> tuple[Descriptor, ...] | None:
     for name in names:
         with contextlib.suppress(OSError):
             items.append(_descriptor(pid, int(name), os.readlink(f"/proc/{pid}/fd/{name}")))  # noqa: PTH115
+    if unknown := [item.fd for item in items if item.kind == "file" and not item.inode]:
+        # Before Linux 5.14; a file system that is dead leaves them unknown.
+        found = call_in_child(lambda: {fd: os.stat(f"/proc/{pid}/fd/{fd}").st_ino for fd in unknown}, {0: 0})  # noqa: PTH116
+        items = [replace(item, inode=found.get(item.fd, item.inode)) for item in items]
     return tuple(sorted(items, key=lambda item: item.fd))
 
 
@@ -207,17 +176,15 @@ def _descriptor(pid: int, fd: int, link: str) -> Descriptor:
         return Descriptor(fd, "socket", int(match[2]))
     if match and match[1] == "anon_inode":
         return Descriptor(fd, "epoll" if "eventpoll" in link else "other", path=match[2])
-    lines = read_proc(pid, f"fdinfo/{fd}").splitlines()
+    lines = read_process_file(pid, f"fdinfo/{fd}").splitlines()
     information = dict(line.split(":", 1) for line in lines if ":" in line)
     mode = ("r", "w", "rw", "rw")[int(information.get("flags", "2"), 8) & 3]
     if match:
         return Descriptor(fd, "pipe", int(match[2]), mode)
     if link.startswith(("/dev/pts/", "/dev/tty", "/dev/console")):
         return Descriptor(fd, "tty", mode=mode, path=link)
-    if "ino" in information:  # from Linux 5.14 on, and without asking a file system that may be dead
-        return Descriptor(fd, "file", int(information["ino"]), mode, link)
-    path = f"/proc/{pid}/fd/{fd}"
-    return Descriptor(fd, "file", with_timeout(lambda: os.stat(path).st_ino, 0), mode, link)  # noqa: PTH116
+    # From Linux 5.14 on, and without a call of a file system that may be dead.
+    return Descriptor(fd, "file", int(information.get("ino", 0)), mode, link)
 
 
 def observe_thread(pid: int, thread: Thread, *, memory: bool = True) -> Thread:
@@ -226,13 +193,13 @@ def observe_thread(pid: int, thread: Thread, *, memory: bool = True) -> Thread:
     Without `memory`, the system call and its arguments are not read.
     """
     state = "".join(stat_fields(pid, thread.tid)[:1])
-    wchan = read_proc(pid, f"task/{thread.tid}/wchan").strip("0")
+    wchan = read_process_file(pid, f"task/{thread.tid}/wchan").strip("0")
     return replace(thread, state=state, wchan=wchan, **(system_call(pid, thread.tid) if memory else {}))
 
 
 def system_call(pid: int, tid: int) -> dict[str, Any]:
     """Return the system call of a thread with its descriptors, futex or path, as fields of `Thread`."""
-    parts = read_proc(pid, f"task/{tid}/syscall").split()
+    parts = read_process_file(pid, f"task/{tid}/syscall").split()
     if not parts or not parts[0].lstrip("-").isdigit():
         return {"syscall": "running" if parts[:1] == ["running"] else ""}
     name = SYSCALLS.get(int(parts[0]), f"number {parts[0]}")
@@ -252,7 +219,7 @@ def system_call(pid: int, tid: int) -> dict[str, Any]:
 
 def _handles_signals(pid: int) -> bool:
     """Return whether a process handles a signal that Python and crash reporters do not handle by default."""
-    _, _, rest = read_proc(pid, "status").partition("\nSigCgt:")
+    _, _, rest = read_process_file(pid, "status").partition("\nSigCgt:")
     handled = int(rest.split()[0], 16) if rest else 0
     return bool(handled & ~sum(1 << (number - 1) for number in _USUAL_SIGNALS))
 
@@ -260,7 +227,7 @@ def _handles_signals(pid: int) -> bool:
 def _waited_fds(pid: int, name: str, values: list[int]) -> tuple[int, ...]:
     """Return the descriptors that a call of poll or epoll waits for."""
     if name.startswith("epoll"):
-        lines = read_proc(pid, f"fdinfo/{values[0]}").splitlines()
+        lines = read_process_file(pid, f"fdinfo/{values[0]}").splitlines()
         return tuple(int(line.split()[1]) for line in lines if line.startswith("tfd:"))
     if name in {"poll", "ppoll"} and 0 < values[1] <= MAX_POLLED:
         data = read_memory(pid, values[0], 8 * values[1])
@@ -269,13 +236,8 @@ def _waited_fds(pid: int, name: str, values: list[int]) -> tuple[int, ...]:
 
 
 def read_memory(pid: int, address: int, size: int) -> bytes:
-    """Read a process's memory; empty without permission."""
-    try:
-        with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as file:
-            file.seek(address)
-            return file.read(size)
-    except (OSError, ValueError, OverflowError):
-        return b""
+    """Read at most 4096 bytes of a process's memory; empty without permission."""
+    return call_in_child(lambda: os.pread(os.open(f"/proc/{pid}/mem", os.O_RDONLY), size, address), b"", pid)
 
 
 def _opened_path(pid: int, address: int) -> str:
@@ -283,14 +245,14 @@ def _opened_path(pid: int, address: int) -> str:
     name = read_memory(pid, address, 512) or read_memory(pid, address, 4096 - address % 4096)
     path = name.partition(b"\0")[0].decode("utf-8", errors="replace")
     real = f"/proc/{pid}/root{path}" if path.startswith("/") else f"/proc/{pid}/cwd/{path}"
-    fifo = with_timeout(lambda: S_ISFIFO(os.stat(real).st_mode), default=False)  # noqa: PTH116
+    fifo = call_in_child(lambda: S_ISFIFO(os.stat(real).st_mode), default=False)  # noqa: PTH116
     return f"{path} (a named pipe)" if fifo else path
 
 
 def shared_memory(pid: int) -> tuple[tuple[str, ...], Semaphores]:
     """Return the names of shared memory (at most 64), and (start, end, inode) of each mapping with semaphores."""
     names, semaphores = set(), []
-    for line in read_proc_memory(pid, "maps").splitlines():
+    for line in read_process_file(pid, "maps").splitlines():
         parts = line.split(maxsplit=5)
         if len(parts) < 6 or (_SHARED_MEMORY not in line and "/dev/zero" not in line):
             continue

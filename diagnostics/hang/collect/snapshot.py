@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from diagnostics.collect.blocking_reads import UNANSWERED
 from diagnostics.hang.collect import discovery, peers, proc, sockets, stacks
 from diagnostics.hang.snapshot import Process, Snapshot, Thread
 
@@ -52,6 +53,7 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
     Raises:
         NoProcessError: No process matches, or a process with one of the given ids does not exist.
     """
+    UNANSWERED.clear()
     host = peers.Host(discovery.process_table())
     selected = _select(host, selection)
     pids = set(selected[: discovery.MAX_PROCESSES])
@@ -64,6 +66,7 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
     unlisted = sockets.unlisted_processes(process.pid for process in observed)
     missing = [f"the sockets of {len(unlisted)} of {len(observed)} processes"] if unlisted else []
     blind += [f"{text} are not listed here: run hang in their network namespace" for text in missing]
+    blind += [f"pid {pid} did not answer in time: its memory was not read" for pid in sorted(UNANSWERED)[:20]]
     if more := len(selected) - len(pids):
         missing.append(f"{more} of {len(selected)} processes")
         blind.append(f"{missing[-1]} were not observed: name those of one job with --pid or --match")

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import process, safe_io
+from diagnostics.collect.blocking_reads import UNANSWERED, call_in_child, read_process_file
 from diagnostics.hang.collect import proc
 from diagnostics.hang.snapshot import MAX_TEXT, StackFrame, Thread
 from diagnostics.output.redact import mask_and_cut
@@ -32,7 +33,8 @@ MAX_SOURCE_FILE, MAX_SOURCE_TOTAL = 4 << 20, 256 << 20
 MAX_OUTPUT = 64 << 20
 # A hostile process can make py-spy take gigabytes; of one that imported torch it takes less than 64 MiB.
 ADDRESS_SPACE = 512 << 20
-_BLOCKED: str | None = "(blocked)"  # instead of a call, if the file could not be read in time
+# Device, inode and number of a source line, its call, and the number of characters that were read for it.
+_LineRead = tuple[tuple[int, int, int] | None, str | None, int]
 MAX_LINE = 1000
 # Offsets of a thread's number in the C library's descriptor: glibc on x86-64, glibc on ARM, musl.
 _TID_OFFSETS = (0x2D0, 0xD0, 0x30)
@@ -139,7 +141,7 @@ def _with_kernel_tids(pid: int, threads: tuple[Thread, ...]) -> tuple[Thread, ..
     """
     tasks = {}
     for tid in proc.list_threads(pid):
-        _, _, rest = proc.read_proc(pid, f"task/{tid}/status").partition("\nNSpid:")
+        _, _, rest = read_process_file(pid, f"task/{tid}/status").partition("\nNSpid:")
         inner = rest.partition("\n")[0].split()
         tasks[int(inner[-1]) if inner else tid] = tid
     if all(thread.tid in tasks and thread.tid in tasks.values() for thread in threads):
@@ -189,27 +191,27 @@ class SourceReader:
         # Through the process's own root, because it may be in another mount namespace.
         for path in (f"/proc/{pid}/root{frames[0].path}", frames[0].path):
             if self._unread > 0:
-                call = proc.with_timeout(partial(self._call_at, path, frames[0].line), _BLOCKED)
-                if call == _BLOCKED:
-                    self._unread = 0
-                elif call is not None:
+                blocked: _LineRead = None, None, self._unread
+                key, call, size = call_in_child(partial(self._call_at, path, frames[0].line), blocked)
+                self._unread -= size
+                if key:
+                    self._calls[key] = call
+                if call is not None:
                     return (replace(frames[0], calls=call), *frames[1:])
         return tuple(frames)
 
-    def _call_at(self, path: str, number: int) -> str | None:
-        """Return the call in a line that may block, "" if it has none; None if there is no such line to read."""
+    def _call_at(self, path: str, number: int) -> _LineRead:
+        """Read a line's call that may block: "" if it has none, None if there is no such line to read."""
         try:
             status = Path(path).stat()
             key = (status.st_dev, status.st_ino, number)
-            if key not in self._calls:
-                self._calls[key] = None
-                text = safe_io.read_text(Path(path), MAX_SOURCE_FILE)
-                self._unread -= len(text)
-                lines = text.split("\n")
-                self._calls[key] = blocking_call_in(lines[number - 1]) if number <= len(lines) else None
-            return self._calls[key]
+            if key in self._calls:
+                return key, self._calls[key], 0
+            text = safe_io.read_text(Path(path), MAX_SOURCE_FILE)
+            lines = text.split("\n")
+            return key, blocking_call_in(lines[number - 1]) if number <= len(lines) else None, len(text)
         except (OSError, ValueError):
-            return None
+            return None, None, 0
 
 
 # Permissions.
@@ -222,16 +224,11 @@ def unreadable_processes(pids: Iterable[int]) -> dict[int, str]:
 
 def _refusal_reason(pid: int) -> str:
     """Return why a process's memory may not be read; empty if it may, or if the process has ended."""
-    if proc.has_ended(pid):
-        return ""
-    try:
-        # Opening this file needs the same permission as py-spy, and does not stop the process.
-        os.close(os.open(f"/proc/{pid}/mem", os.O_RDONLY))
-    except FileNotFoundError:
-        return ""
-    except OSError:
-        return _explain_refusal(pid)
-    return ""
+    # Opening this file needs the same permission as py-spy, and does not stop the process.
+    opened = call_in_child(lambda: os.open(f"/proc/{pid}/mem", os.O_RDONLY), -1, pid)
+    if pid in UNANSWERED:
+        return "it did not answer in time"
+    return _explain_refusal(pid) if opened < 0 and not proc.has_ended(pid) else ""
 
 
 def _explain_refusal(pid: int) -> str:

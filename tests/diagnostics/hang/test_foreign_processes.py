@@ -1,6 +1,6 @@
 """`hang` inspects real processes of other Python releases, namespaces and users, and processes that change meanwhile.
 
-It also ends a py-spy that does not answer or takes gigabytes, and does not wait for a process whose memory is locked.
+It also ends a py-spy that does not answer or takes gigabytes.
 Tests are skipped without the programs or rights that they need.
 """
 
@@ -8,12 +8,11 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
-from diagnostics.hang.collect import discovery, proc, stacks
+from diagnostics.hang.collect import discovery, stacks
 from diagnostics.hang.collect.snapshot import Selection, take_snapshot
 from diagnostics.hang.diagnosis import Patience, diagnose
 from diagnostics.hang.known_issues import with_issue
@@ -23,21 +22,16 @@ from tests.processes import run_text
 ROOT = Path(__file__).resolve().parents[3]
 LOCKS = """
 import threading
-a, b, has_lock, go_on = threading.Lock(), threading.Lock(), threading.Event(), threading.Event()
-def other():
-    with b:
-        has_lock.set()
-        go_on.wait()
-        with a:
-            pass
-with a:
-    threading.Thread(target=other).start()
-    has_lock.wait()
-    print("stuck", flush=True)
-    go_on.set()
-    with b:
-        pass
+def lock(first, second):
+    with first:
+        ready.wait()
+        print("stuck", flush=True)
+        second.acquire()
+a, b, ready = threading.Lock(), threading.Lock(), threading.Barrier(2)
+threading.Thread(target=lock, args=(a, b)).start()
+lock(b, a)
 """
+GREEDY = "import time\ntime.sleep(0.2)\nbytearray(1 << 30)\n"
 PROGRAM = """
 import os, sys, threading
 print("stuck", flush=True)
@@ -45,8 +39,7 @@ sys.stdin.readline()
 if sys.argv[1] == "exec":
     os.execv("/bin/sh", ["sh", "-c", "echo moved; read line"])
 if sys.argv[1] == "fork" and os.fork() == 0:
-    threading.Event().wait(600)
-    os._exit(0)
+    threading.Event().wait()
 if sys.argv[1] == "thread":
     threading.Thread(target=sys.stdin.readline).start()
 if sys.argv[1] != "end":
@@ -125,11 +118,8 @@ def test_process_of_another_user_does_not_join_a_job_by_its_environment(monkeypa
     """Ranks of one job have the same owner; the address of the job in the environment does not suffice."""
     job = {"RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     monkeypatch.setattr(discovery.proc, "environment", lambda _pid: job)
-    rank, other_rank, foreign = (
-        discovery.ProcessEntry(pid, 1, uid, "python train.py")
-        for pid, uid in ((501, 1000), (502, 1000), (503, 1001))
-    )
-    processes = {entry.pid: entry for entry in (rank, other_rank, foreign)}
+    users = {501: 1000, 502: 1000, 503: 1001}
+    processes = {pid: discovery.ProcessEntry(pid, 1, uid, "python train.py") for pid, uid in users.items()}
     assert discovery.select_processes(processes, [501], "", own_pid=1) == {501, 502}
 
 
@@ -165,11 +155,7 @@ def test_process_that_changes_while_observed_is_no_deadlock(change):
     ("script", "limit_s", "reason"),
     [
         ("/bin/sh\nexec sleep 600\n", 0.2, "did not answer within"),
-        (
-            f"{sys.executable}\nimport time\ntime.sleep(0.2)\nbytearray(1 << 30)\n",
-            stacks.TIMEOUT_S,
-            "stack: py-spy: ",
-        ),
+        (f"{sys.executable}\n{GREEDY}", stacks.TIMEOUT_S, "stack: py-spy: "),
     ],
     ids=["hangs", "takes gigabytes"],
 )
@@ -190,22 +176,3 @@ def test_sockets_of_another_network_namespace_are_not_checked():
     snapshot, _ = observe_isolated([PROGRAM, "end"], "--net")
     assert "the sockets of " in snapshot.missing[0]
     assert "network namespace" in snapshot.blind[-1]
-
-
-def test_process_whose_memory_is_locked_does_not_block_the_reader(monkeypatch):
-    """A process stuck with the lock of its memory, as in a driver's call, is named without its command line."""
-    released, read = threading.Event(), proc.read_kernel_file
-
-    def read_unless_locked(path):
-        if path.endswith(("cmdline", "environ", "maps")):
-            released.wait(10)
-        return read(path)
-
-    monkeypatch.setattr(proc, "read_kernel_file", read_unless_locked)
-    monkeypatch.setattr(proc, "FILE_TIMEOUT_S", 0.01)
-    name = read(f"/proc/{os.getpid()}/comm").strip()
-    try:
-        assert proc.command_line(os.getpid()) == name
-        assert (proc.environment(os.getpid()), proc.shared_memory(os.getpid())) == ({}, ((), []))
-    finally:
-        released.set()

@@ -1,0 +1,73 @@
+"""Read what another process or a dead file system can block, with a time limit.
+
+The kernel waits for the lock of a process's memory until the reader's process ends; a thread may wait for that. A wait
+for a page, or for the server of a file system (FUSE), may outlast SIGKILL, so a child process waits for it.
+Standard library only, because this module is also sent to remote hosts and runs there.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+from diagnostics.safe_io import list_folder, read_kernel_file
+
+T = TypeVar("T")
+LIMIT_S = 2.0
+UNANSWERED: set[int] = set()
+"""Processes whose files or memory could not be read in time; they are not read again."""
+# Files for which the kernel takes a lock of the process.
+_LOCKED = frozenset({"cmdline", "environ", "io", "maps", "syscall"})
+
+
+def list_pids() -> list[int]:
+    """Return the ids of the processes in /proc, sorted."""
+    return sorted(int(name) for name in list_folder("/proc") if name.isdecimal())
+
+
+def read_process_file(pid: int, name: str) -> str:
+    """Read a file of /proc/PID; empty if it cannot be read, or not in time: the process is then in UNANSWERED.
+
+    Each process that does not answer shortens the time limit for the next ones.
+    """
+    path, results = f"/proc/{pid}/{name}", [""]
+    if name.rpartition("/")[2] not in _LOCKED:
+        return read_kernel_file(path)
+    if pid not in UNANSWERED:
+        thread = threading.Thread(target=lambda: results.append(read_kernel_file(path)), daemon=True)
+        thread.start()
+        thread.join(LIMIT_S / (1 + len(UNANSWERED)))
+        if len(results) == 1:
+            UNANSWERED.add(pid)
+    return results[-1]
+
+
+def call_in_child(function: Callable[[], T], default: T, pid: int = 0) -> T:
+    """Return the result of a function, a small Python literal, or the default if it raises or needs more than LIMIT_S.
+
+    A process `pid` that the function reads is then in UNANSWERED, and gives the default without a call.
+    """
+    if pid in UNANSWERED:
+        return default
+    ours, theirs = os.pipe()
+    if (child := os.fork()) == 0:
+        with contextlib.suppress(BaseException):
+            # A child that never ends must not keep our output open.
+            os.closerange(0, theirs)
+            os.closerange(theirs + 1, 4096)
+            os.write(theirs, repr(function()).encode())
+        os._exit(0)
+    os.close(theirs)
+    with open(ours, "rb") as answer:  # noqa: PTH123 - a descriptor
+        if select.select([answer], [], [], LIMIT_S)[0]:
+            os.waitpid(child, 0)
+            return cast(T, ast.literal_eval(answer.read().decode() or repr(default)))
+    os.kill(child, signal.SIGKILL)
+    UNANSWERED.update({pid} - {0})
+    return default

@@ -1,0 +1,53 @@
+"""A process or a file system that does not answer neither blocks a command nor counts as checked."""
+
+import re
+import threading
+
+import pytest
+
+from diagnostics.collect import blocking_reads, ray_traces
+from diagnostics.doctor.probe.child_processes import ChildProcesses
+from diagnostics.hang.collect.snapshot import Selection, take_snapshot
+from tests.cells import ROOT
+from tests.diagnostics.hang.processes import running
+
+
+@pytest.fixture
+def locked(monkeypatch):
+    """Return a process stuck with the lock of its memory, as in a driver's call: reading some of its files blocks."""
+    released, read = threading.Event(), blocking_reads.read_kernel_file
+    with running("sh", "-c", "echo; read line") as process:
+        files = {f"/proc/{process.pid}/{name}" for name in ("cmdline", "environ", "io", "maps")}
+        block = dict.fromkeys(files, lambda _: released.wait(60))
+        monkeypatch.setattr(blocking_reads, "read_kernel_file", lambda path: block.get(path, read)(path))
+        monkeypatch.setattr(blocking_reads, "LIMIT_S", 0.5)
+        yield process.pid
+        released.set()
+    blocking_reads.UNANSWERED.clear()
+
+
+def test_hang_names_a_locked_process_without_its_command_line(locked):
+    snapshot = take_snapshot(Selection(pids=(locked,), seconds=0.1))
+    assert snapshot.processes[0].title == "sh"
+    assert f"pid {locked} did not answer in time: its memory was not read" in snapshot.blind
+
+
+def test_doctor_does_not_wait_for_a_locked_process(locked, tmp_path):
+    """Without its command line, it is unknown whether a Ray cluster runs, and without its environment, a probe."""
+    (tmp_path / "ray").mkdir()
+    (known,) = ray_traces.collect({"RAY_TMPDIR": str(tmp_path)})
+    assert (locked in known.unanswered, known.running == ()) == (True, False)
+    ChildProcesses(ROOT, {})._end_strays()
+
+
+def test_call_that_the_kernel_does_not_end_is_left_to_its_child(locked):
+    assert blocking_reads.call_in_child(lambda: 1 / 0, b"none") == b"none"
+    assert blocking_reads.call_in_child(threading.Event().wait, "default", locked) == "default"
+    assert list(blocking_reads.UNANSWERED) == [locked]
+
+
+def test_files_of_processes_that_can_block_are_opened_in_one_module():
+    """Other modules open /proc/PID/mem in a child process, and write these names in messages."""
+    pattern = re.compile(r'(?:/proc/\{[^"]*|/ ")(?:cmdline|environ|mem|s?maps|auxv|syscall|io)"')
+    found = {path.name for path in (ROOT / "diagnostics").rglob("*.py") if pattern.search(path.read_text())}
+    assert found == {"proc.py", "stacks.py", "wait_graph.py"}
