@@ -5,9 +5,6 @@ reports raw log-probs, which do not depend on the sampling parameters. Then only
 Sampled ids can prove a fault, but not that the sampling is clean: `make_undecided_if_raw` makes a clean result
 undecided if the log-probs may be raw. `replace_refuted_results` decides whether log-probs that fit temperature 1 are
 raw, or the engine samples at 1.
-
-`explain_logprobs` finds the mistake that reproduces log-probs which fit no sampling parameters: a shift by one token,
-log-probs of another sample, or of another checkpoint. A fault that none explains lists what was excluded.
 """
 
 from __future__ import annotations
@@ -16,10 +13,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling, trimmed_mean
+from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
 from diagnostics.audit.live.sampling_estimation import Fit
 from diagnostics.audit.results import NOT_DECIDED, Estimate, Result, clean, fault, masked, note
-from diagnostics.audit.training_curves import Curves
 
 # Rounding may exchange two ids whose log-probs differ by at most this.
 _MAX_TIE = 0.2
@@ -27,8 +23,6 @@ _MAX_TIE = 0.2
 _FAULT_SIGMAS = 5.0
 # Temperatures nearer than this, as logarithms, are equal.
 _MAX_LOG_RATIO = 0.03
-# Share of the tokens of a sample that a mistake must reproduce.
-_MIN_SHARE = 0.8
 
 
 def check_ids(
@@ -136,50 +130,3 @@ def make_undecided_if_raw(observed: Observed, result: Result, mode: str) -> Resu
         return result
     text = "VLLM_SERVER_DEV_MODE=1, with which /server_info shows the mode, and --logprobs-mode processed_logprobs"
     return replace(result, outcome=NOT_DECIDED, needed=(note("raw_logprobs", text),))
-
-
-def explain_logprobs(
-    result: Result, observed: Observed, expected: Sampling, others: dict[str, Observed]
-) -> Result:
-    """Return the fault with the mistake that reproduces the log-probs, or with a list of what was excluded.
-
-    Args:
-        result: The fault: log-probs that no sampling parameters explain.
-        observed: The sampled tokens, with the reported log-probs and reference logits.
-        expected: The parameters with which the trainer computes.
-        others: The same tokens with the logits of other weights, by name.
-    """
-    message, symptom = _find_mistake(observed, expected, result.alarm or 0.0, others)
-    text = "excluded: a shift by one token, another sample, log-probs of {names}"
-    excluded = () if message else (note("excluded", text, names=", ".join(others)),)
-    evidence = (*excluded, *Curves(()).causes(symptom))
-    return replace(result, message=message or result.message, evidence=evidence)
-
-
-def _find_mistake(
-    observed: Observed, expected: Sampling, limit: float, others: dict[str, Observed]
-) -> tuple[str, str]:
-    """Return the message and the symptom in `curve_causes.toml` of the mistake that reproduces the log-probs.
-
-    Without one, the message is empty and the symptom `unexplained`.
-    """
-    reported, computed = observed.reported, observed.logprobs(expected)
-    masks = [observed.samples == index for index in observed.samples.unique()]
-    rows = [(reported[mask], computed[mask]) for mask in masks]
-    wrong = [index for index, (a, b) in enumerate(rows) if trimmed_mean((a - b).abs()) > limit]
-    affected = f"the log-probs of {len(wrong)} of {len(rows)} samples"
-
-    def rows_match(index: int, target: int, by: int = 0) -> bool:
-        a, b = rows[index][0][max(0, by) :], rows[target][1][max(0, -by) :]
-        size = min(len(a), len(b))
-        return float(((a[:size] - b[:size]).abs() <= 4 * limit).double().mean()) >= _MIN_SHARE
-
-    for by, place in ((1, "before"), (-1, "after")):
-        if wrong and all(rows_match(index, index, by) for index in wrong):
-            return f"{affected} are shifted: each token has that of the token {place}", "mispaired"
-    if wrong and all(any(rows_match(a, b) for b in range(len(rows)) if b != a) for a in wrong):
-        return f"{affected} are those of another sample", "mispaired"
-    for name, distribution in others.items():
-        if distribution.residual(expected) <= limit:
-            return f"the log-probs are those of {name}; other weights sampled the tokens", "other_weights"
-    return "", "unexplained"

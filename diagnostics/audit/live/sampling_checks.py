@@ -2,9 +2,9 @@
 
 `check_sampling` estimates the engine's parameters from the reported log-probs and a checkpoint's logits. It reports
 each parameter that differs from the one with which the trainer computes log-probs. If --trainer-config states that the
-server samples with this value, the result is clean with a notice, except for a temperature. It also reports a bias on
-one id, or log-probs that no parameters explain, and runs `sampled_ids.check_ids`. Results that another fault makes
-undecidable are masked; those that raw log-probs may explain are undecided.
+server samples with this value, the result is clean with a notice, except for a temperature. It also reports log-probs
+that no parameters explain, and runs `sampled_ids.check_ids`. Results that another fault makes undecidable are masked;
+those that raw log-probs may explain are undecided.
 `check_ends` checks how completions end, `check_vocabulary` checks their ids.
 """
 
@@ -27,8 +27,6 @@ _TOKENS_PER_SAMPLE = 15
 # Multiples of the rounding error from which on a residual is a fault, and up to which it is clean.
 _ALARM, _UNDECIDED, _FLOAT32_ALARM = 1.8, 1.4, 12.0
 _MIN_FLOOR = 2e-6
-# A bias on a rare id changes its log-prob by more than this.
-_MIN_RARE_BIAS = 0.7
 _MESSAGES = {
     "top_p": "the engine samples within top_p {value:.4g}; the trainer computes with {expected:.4g}",
     "top_k": "the engine samples from the {value} most likely tokens (top_k); the trainer computes with {expected}",
@@ -39,12 +37,7 @@ _PENALTY = "the engine applies a {name} of {value:.3f}; the trainer computes wit
 
 
 def check_sampling(
-    reference: Reference,
-    completions: Sequence[Completion],
-    dtype: str,
-    trainer: TrainerSettings,
-    mode: str = "",
-    others: Sequence[Reference] = (),
+    reference: Reference, completions: Sequence[Completion], dtype: str, trainer: TrainerSettings, mode: str
 ) -> list[Result]:
     """Check the reported log-probs and the sampling parameters; return the results about parameters, log-probs and ids.
 
@@ -54,7 +47,6 @@ def check_sampling(
         dtype: The engine's dtype.
         trainer: The trainer's settings, with the parameters with which it computes.
         mode: The server's logprobs_mode; empty if unknown.
-        others: Other weights, whose log-probs may be reported instead.
     """
     expected = trainer.sampling
     completions = [completion for completion in completions if completion.ids]
@@ -65,9 +57,6 @@ def check_sampling(
     fit = sampling_estimation.fit_sampling(observed, start, _rounding_error(observed, native, start))
     results = _check_token_ids(completions)
     fitted = _judge_fit(observed, fit, trainer, _rounding_error(observed, native, fit.sampling))
-    if fitted[0].family == "sampling/law":
-        named = {entry.name: Observed.compute(entry, completions, dtype) for entry in others}
-        fitted = [sampled_ids.explain_logprobs(fitted[0], observed, expected, named)]
     if results and fitted[0].family == "sampling/law":  # without a fit the parameters are unknown
         fitted = [masked("sampling", "logprobs/token", residual=fitted[0].residual, decisive=True)]
     results += fitted
@@ -98,7 +87,7 @@ def _check_token_ids(completions: Sequence[Completion]) -> list[Result]:
 
 
 def _judge_fit(observed: Observed, fit: Fit, trainer: TrainerSettings, floor: float) -> list[Result]:
-    """Return faults: an unknown cause if the fit is bad, else each changed parameter, else a bias on a rare id.
+    """Return faults: an unknown cause if the fit is bad, else each changed parameter.
 
     A parameter that the trainer's settings state is a notice. Without a fault the result is clean, or undecided between
     the thresholds.
@@ -109,6 +98,7 @@ def _judge_fit(observed: Observed, fit: Fit, trainer: TrainerSettings, floor: fl
         "residual": fit.residual, "floor": floor, "alarm": alarm * floor, "count": count, "decisive": True,
     }  # fmt: skip
     if times > alarm:
+        fields["evidence"] = tuple(Curves(()).causes("unexplained"))
         return [fault("sampling/law", "no sampling parameters explain the reported log-probs", **fields)]
     results = [
         _compare_with_stated(_parameter_fault(observed, fit, expected, name, fields), trainer)
@@ -119,12 +109,6 @@ def _judge_fit(observed: Observed, fit: Fit, trainer: TrainerSettings, floor: fl
     ]
     if results:
         return results
-    if rare := sampling_estimation.find_rare_bias(observed, fit.sampling, max(_MIN_RARE_BIAS, 30 * floor)):
-        token, value, times_sampled = rare
-        fields["evidence"] = (note("rare_id", "the id was sampled {count} times", count=times_sampled),)
-        fields["estimates"] = (Estimate("id", token), Estimate("bias", value, expected=0.0))
-        message = "the engine adds {value:+.2f} to the logit of token {id}"
-        return [fault("sampling/bias", message, {"id": token, "value": value}, **fields)]
     if times > _UNDECIDED and floor >= 1e-4:
         need = note("more_tokens", "--tokens {tokens}", tokens=3 * _TOKENS_PER_SAMPLE * count)
         return [undecided("sampling", need, **fields)]

@@ -1,9 +1,9 @@
 """Estimate an engine's sampling parameters from reported log-probs: search one, then two, on ever finer grids.
 
 `fit_sampling` changes at most two parameters. `interval` returns the confidence interval of one. `middle_of_plateau`
-returns the middle of the values of top-p or min-p that keep the same tokens. `find_rare_bias` finds a bias on one id.
-Searches begin with a subset of the tokens, and continue on all tokens for the best parameters only, so that the audit
-of a healthy engine takes little time.
+returns the middle of the values of top-p or min-p that keep the same tokens. Searches begin with a subset of the
+tokens, and continue on all tokens for the best parameters only, so that the audit of a healthy engine takes little
+time.
 """
 
 from __future__ import annotations
@@ -216,19 +216,3 @@ def _extend(
             end, size = further, size * growth
         ends.append(end)
     return ends[0], ends[1]
-
-
-def find_rare_bias(observed: Observed, sampling: Sampling, least: float) -> tuple[int, float, int] | None:
-    """Return (id, difference, number of samples) if one id's log-prob always differs by the same amount.
-
-    None if no id or several ids differ by more than `least`, or if the difference varies.
-    """
-    difference = observed.reported - observed.logprobs(sampling)
-    is_off = (difference.abs() > least) & difference.isfinite()
-    tokens = observed.ids[is_off].unique()
-    if len(tokens) != 1:
-        return None
-    values = difference[observed.ids == tokens[0]]
-    if not bool(values.isfinite().all()) or float(values.max() - values.min()) > 0.5 * least:
-        return None
-    return int(tokens[0]), float(values.mean()), len(values)

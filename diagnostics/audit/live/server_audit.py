@@ -67,7 +67,7 @@ def audit_server(
     progress.update("which weights it holds")
     identified = probes.check_weights(siblings)
     progress.update("how it samples")
-    probes.check_sampling(identified, siblings)
+    probes.check_sampling(identified)
     probes.check_cache(identified.floor)
     if (now := check_awake(client)) != version:
         reason = f"its weights changed from {version} to {now} meanwhile; audit again"
@@ -197,7 +197,7 @@ class _Probes:
         floor, alarm = identified.floor, 2 * ALARM[identified.dtype] * identified.floor
         return cache_and_replicas.check_replicas(self.server, ids, exact, floor, alarm)
 
-    def check_sampling(self, identified: Identification, siblings: Sequence[Reference]) -> None:
+    def check_sampling(self, identified: Identification) -> None:
         """Check sampled ids and log-probs with the weights that the engine has (P5, P6, P8, P10).
 
         Without known weights, the checks of parameters and log-probs are masked.
@@ -217,7 +217,6 @@ class _Probes:
             hiding = identified.result.masked_by or identified.result.family
             results += [masked(topic, hiding, decisive=True) for topic in ("sampling", "logprobs")]
         elif known:
-            mode, references = str(self.settings.get("logprobs_mode", "")), (self.reference, *siblings)
-            settings = (identified.dtype, self.trainer, mode, references)
+            settings = (identified.dtype, self.trainer, str(self.settings.get("logprobs_mode", "")))
             results += sampling_checks.check_sampling(weights, known, *settings)
         self.results += [replace(result, tokens=client.tokens - before) for result in results]

@@ -1,9 +1,9 @@
-"""Sampled ids show whether log-probs are raw; a bias on one id is found; rounding at a top-k border is tolerated."""
+"""Sampled ids show whether log-probs are raw; rounding at a top-k border is tolerated."""
 
 import pytest
 import torch
 
-from diagnostics.audit.live import sampled_ids, sampling_estimation
+from diagnostics.audit.live import sampled_ids
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
 from diagnostics.audit.live.sampling_estimation import Fit
 from diagnostics.audit.results import FAULT, MASKED, Result
@@ -39,19 +39,6 @@ def observe(logits, ids):
 )
 def test_sampled_ids_show_raw_logprobs_unless_the_server_reports_its_mode(temperature, mode, outcomes):
     assert findings_for(temperature, mode) == outcomes
-
-
-def test_bias_on_one_rare_id_is_found():
-    """One id whose log-prob always differs by the same amount is found; two such ids are no bias on one id."""
-    generator = torch.Generator().manual_seed(3)
-    logits = torch.randn(300, 64, generator=generator, dtype=torch.float64)
-    observed = observe(logits, torch.multinomial(logits.softmax(-1), 1, generator=generator))
-    first, second = observed.ids.unique()[:2].tolist()
-    observed.reported[observed.ids == first] += 1.5
-    bias = sampling_estimation.find_rare_bias(observed, Sampling(), 0.7)
-    assert bias == (first, pytest.approx(1.5), int((observed.ids == first).sum()))
-    observed.reported[observed.ids == second] += 1.5
-    assert sampling_estimation.find_rare_bias(observed, Sampling(), 0.7) is None
 
 
 @pytest.mark.parametrize(("gap", "is_tolerated"), [(0.02, True), (2.0, False)])
