@@ -127,12 +127,8 @@ def _print_fault(console: Console, result: Result, audit: Audit) -> None:
 
 
 def _details(result: Result) -> list[str]:
-    """Return the lines below a result: estimates, a fault's remaining difference, evidence, and missing inputs."""
-    lines = [estimate_text(estimate) for estimate in result.estimates]
-    if result.is_fault and result.residual is not None:
-        floor = f", rounding makes {result.floor:.2g}" if result.floor is not None else ""
-        lines.append(f"with this explanation it is off by {result.residual:.2g}{floor}")
-    lines += map(_note_text, result.evidence)
+    """Return the lines below a result: estimates, evidence, and missing inputs."""
+    lines = [*map(estimate_text, result.estimates), *map(_note_text, result.evidence)]
     return lines + [f"to decide it: {need.text}" for need in result.needed]
 
 

@@ -227,8 +227,6 @@ def read_hosts(path: Path) -> list[Host]:
         text = safe_io.read_text(path, safe_io.MIB, pipes=True)
     except OSError as error:
         raise RemoteError(f"{option}: cannot be read: {error.strerror or error}") from None
-    if "\0" in text:
-        raise RemoteError(f"{option}: expected a list of hosts, one a line")
     hosts: dict[tuple[str, int], Host] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if words := line.partition("#")[0].split():

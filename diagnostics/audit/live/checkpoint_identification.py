@@ -96,8 +96,7 @@ def _compute_others(scores: Scores, against: Sequence[Reference]) -> tuple[Sibli
     notes: list[Note] = []
     for sibling in against:
         if not scores.reference.has_same_tensors(sibling):
-            text = "{name} has other tensors, and was left out"
-            notes.append(note("does_not_fit", text, name=sibling.name))
+            notes.append(note("does_not_fit", "{name} has other tensors", name=sibling.name))
         elif _is_far(scores, sibling):
             notes.append(note("away", "{count} ids ruled out {name}", count=_FEW_IDS, name=sibling.name))
         else:

@@ -17,7 +17,7 @@ from typing import Any
 
 from diagnostics.audit.recorded.run_data import MetricSeries, Recording, RunArtifacts, Sample, group_samples
 from diagnostics.audit.recorded.stats import mean
-from diagnostics.audit.results import Estimate, Result, clean, fault, note, skipped, undecided
+from diagnostics.audit.results import Result, clean, fault, note, skipped, undecided
 from diagnostics.audit.training_curves import MAX_FLAT_SHARE
 
 # Most samples of a step whose prompts are searched in each other's completions.
@@ -82,8 +82,7 @@ def _prompt_order(recording: Recording) -> Result:
     values = {"from": first, "to": last, "at": at, "count": len(early)}
     fact = note("steps_repeated", "step {at} has the prompts of step {from}", recording.kind, **values)
     message = "a resume went back: steps {from} to {to} were trained on again from step {at} on"
-    estimates = (Estimate("steps_repeated", len(early)),)
-    return fault("data/repeated", message, values, estimates=estimates, count=len(steps), evidence=(fact,))
+    return fault("data/repeated", message, values, count=len(steps), evidence=(fact,))
 
 
 def _prompts_by_step(recording: Recording) -> list[tuple[int, frozenset[str]]]:
@@ -133,8 +132,7 @@ def _duplicates(recording: Recording, groups: list[list[Sample]], series: Sequen
     equal = sum(n * (n - 1) // 2 for frequency in frequencies for n in frequency)
     values = {"share": equal / pairs, "groups": len(groups)}
     fact = note("identical", "{share:.2%} of pairs in {groups} groups are equal", recording.kind, **values)
-    estimate = Estimate("identical", equal / pairs)
-    fields: dict[str, Any] = {"estimates": (estimate,), "count": pairs, "evidence": (fact,)}
+    fields: dict[str, Any] = {"count": pairs, "evidence": (fact,)}
     if equal < 0.95 * pairs:
         return clean("samples", **fields)
     is_sure = _is_sure_of_samples(recording, series)
@@ -213,9 +211,8 @@ def _reward_spread(groups: Sequence[Sequence[float]], place: str) -> Result:
     more = ", {other} of other rewards" if values["other"] else ""
     counts = "{hard} all {lowest:g}, {easy} all {highest:g}" + more
     text = f"{{share:.0%}} of {{groups}} groups have equal rewards: {counts}"
-    estimate = Estimate("groups_without_spread", values["share"])
     evidence = (note("flat_groups", text, place, **values),)
-    fields: dict[str, Any] = {"estimates": (estimate,), "evidence": evidence, "count": sum(map(len, groups))}
+    fields: dict[str, Any] = {"evidence": evidence, "count": sum(map(len, groups))}
     if lowest == highest:
         message = "all rewards of all {groups} groups are {lowest:g}: no rollout produces a gradient"
         return fault("rewards/constant", message, values, **fields)

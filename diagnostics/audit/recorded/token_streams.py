@@ -8,12 +8,11 @@ below the trainer's, except for rounding. Other causes need an audit of the live
 from __future__ import annotations
 
 from dataclasses import replace
-from math import exp
 from typing import Any
 
 from diagnostics.audit.recorded import stats
 from diagnostics.audit.recorded.run_data import RunArtifacts, Sample
-from diagnostics.audit.results import Estimate, Result, clean, fault, note, skipped, undecided
+from diagnostics.audit.results import Result, clean, fault, note, skipped, undecided
 
 _MIN_TOKENS, _MAX_TOKENS = 64, 60_000
 # Mean difference of right weights: float32 1e-6, bfloat16 0.006 (measured with vLLM 0.32.0).
@@ -89,5 +88,4 @@ def _truncation(differences: list[float], mean_difference: float) -> Result | No
     if mean_difference < 3 * _EXACT or len(above) < 0.2 * count or rounding > 0.2 * stats.mean(above):
         return None
     message = "the engine samples with top-p, top-k or min-p: {above:.0%} of its log-probs are too high, none too low"
-    estimate = Estimate("mass_kept", exp(-max(above)), expected=1.0)
-    return fault("streams/nucleus", message, {"above": len(above) / count}, estimates=(estimate,))
+    return fault("streams/nucleus", message, {"above": len(above) / count})

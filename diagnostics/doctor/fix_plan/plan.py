@@ -163,11 +163,10 @@ class Plan(Extra):
             if verbose:
                 print_text(console, conflict.resolution, indent=3)
         console.print()
-        hidden = ["the reason and cost of each step"] if self.steps else []
-        hidden += [f"{len(self.sets)} sets of versions"] if self.sets else []
-        hidden += [f"{len(self.not_checked)} notes on what was not checked"] if self.not_checked else []
-        if hidden and not verbose:
-            print_text(console, f"--verbose shows {', '.join(hidden)}", "dim")
+        if not verbose:
+            print_text(
+                console, "--verbose shows reasons, costs, other versions, and what was not checked", "dim"
+            )
         for line in self.remarks if verbose else self.help:
             print_text(console, line, "dim")
 

@@ -18,7 +18,7 @@ from diagnostics.doctor import requirements
 from diagnostics.doctor.checks.missing_names import fixed_by_move
 from diagnostics.doctor.fix_plan import package_steps, setting_steps
 from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, choose_sets
-from diagnostics.doctor.fix_plan.plan import STEP_KINDS, Conflict, Plan, Step
+from diagnostics.doctor.fix_plan.plan import STEP_KINDS, Plan, Step
 from diagnostics.doctor.installers import Installer, find_installer
 from diagnostics.doctor.requirements import Constraint
 from diagnostics.findings import Finding, Report, Severity
@@ -44,10 +44,9 @@ def build_plan(
     pair = {name: version for name in _PAIR_PACKAGES if (version := environment.version(name))}
     replaced = {item.code for item in requirements.violated_constraints(constraints, pair)}
     sets: list[PinnedSet] = []
-    refused: list[PinnedSet] = []
     if replaced or any(finding.code in _PAIR for finding in findings):
         remaining = [item for item in constraints if item.name not in _PAIR_PACKAGES]
-        sets, refused = choose_sets(environment, compat, issues, remaining, without=replaced)
+        sets, _ = choose_sets(environment, compat, issues, remaining, without=replaced)
     replaces_pair = bool(replaced) or any(map(_needs_another_pair, findings))
     chosen_set = sets[0] if sets and replaces_pair else None
     required = package_steps.merge_constraints(environment, findings, constraints, chosen_set)
@@ -79,10 +78,7 @@ def build_plan(
         outcome=outcome,
         steps=_with_record(steps, environment, installer),
         sets=tuple(sets),
-        conflicts=(
-            *package_steps.conflicts(required),
-            *(_refusals(refused, sets) if replaces_pair else ()),
-        ),
+        conflicts=tuple(package_steps.conflicts(required)),
         not_checked=_not_checked(report),
         help=_help_lines(
             outcome, compat, no_set=replaces_pair and not sets and "trl" in environment.packages
@@ -173,15 +169,6 @@ def _with_record(steps: list[Step], environment: Environment, installer: Install
         again = Run(("python", "-m", "diagnostics", "doctor", "--prefix", environment.prefix))
         results.append(Step("look", "Check again", why=(reason,), cost="a second", commands=(again,)))
     return tuple(results)
-
-
-def _refusals(refused: list[PinnedSet], sets: list[PinnedSet]) -> list[Conflict]:
-    """Return conflicts for the two nearest pairs that violate a requirement and are not farther than the chosen set."""
-    resolution = "No set in the table fits everything that is needed here; give up one of them."
-    if sets:
-        resolution = f"The plan takes {sets[0].source} instead."
-    nearer = [item for item in refused[:2] if not sets or item.distance <= sets[0].distance]
-    return [Conflict((f"{item.source}, which ran", *item.against), resolution) for item in nearer]
 
 
 def _not_checked(report: Report) -> tuple[str, ...]:
