@@ -22,6 +22,7 @@ from grpo_core.rollout.engine import Engine
 from grpo_core.rollout.http_client import PROTOCOL
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Completion, Request, SamplingParams
+from tests.grpo_core.conftest import perturb
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_MODEL_LEN = 320
@@ -155,15 +156,6 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     process.wait(timeout=500)
 
 
-def add_noise(model, seed: int):
-    """Add noise to all parameters of a model, as a large update does; return the model."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
-    return model
-
-
 def largest_difference(model, requests: Sequence[Request], completions: Sequence[Completion]) -> float:
     """Return the largest |trainer log-prob - engine log-prob| over all sampled tokens."""
     largest = 0.0
@@ -204,7 +196,7 @@ def measure_engine(engine: Engine, model_dir: Path, updates: int = 5) -> dict:
     }
     for version in range(updates) if engine.capabilities.update else ():
         before = engine.generate(REQUESTS, PARAMS)
-        add_noise(model, version)
+        perturb(model.parameters(), seed=version)
         moved = largest_difference(model, REQUESTS, before)
         engine.update_weights(model.named_parameters(), version)
         completions = engine.generate(REQUESTS, PARAMS)

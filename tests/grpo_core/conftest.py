@@ -54,9 +54,9 @@ def make_policy(model_dir, **settings) -> Policy:
     return Policy(str(model_dir), make_config(settings))
 
 
-def perturb(parameters, size: float = 0.05) -> None:
+def perturb(parameters, size: float = 0.05, seed: int = 0) -> None:
     """Add noise to all parameters, in place of training."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for value in parameters:
             value.add_(torch.randn(value.shape, generator=generator).to(value) * size)

@@ -263,9 +263,6 @@ def test_overlong_prompts_are_refused(tmp_path, tokenizer, options, message):
     assert message in str(caught.value)
 
 
-USER = {"role": "user", "content": "Hi"}
-
-
 @each_case(BAD_DATA["rows"])
 def test_bad_data_is_refused_with_key_and_path(tmp_path, tokenizer, content, options, message):
     path = tmp_path / "rows.jsonl"

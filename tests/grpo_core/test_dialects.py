@@ -1,7 +1,7 @@
 """Each dialect's loss equals its project's formula, written out token by token in plain Python.
 
 Gradients equal finite differences; CISPO's gradient, which is not that of its value, has a test of its own. Clamped
-log-ratios and KLs, and the error for an unknown dialect, are tested, too.
+log-ratios and KLs are tested, too.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from grpo_core.config import ConfigError, LossConfig
+from grpo_core.config import LossConfig
 from grpo_core.learn.advantages import group_advantages
-from grpo_core.learn.dialects import DIALECTS, dialect
+from grpo_core.learn.dialects import DIALECTS
 from grpo_core.learn.losses import Streams, policy_loss, token_weights
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -276,11 +276,6 @@ def test_cispo_gradient_is_linear_in_logprob(name):
     value = ours(current)
     value.backward()
     torch.testing.assert_close((current.grad * current).sum(), value, rtol=1e-12, atol=0)
-
-
-def test_unknown_dialect_suggests_the_nearest():
-    with pytest.raises(ConfigError, match=r"no dialect 'trl-1.15.0/dapo'; the nearest: .*trl-1.16.0/dapo"):
-        dialect("trl-1.15.0/dapo")
 
 
 @pytest.mark.parametrize(

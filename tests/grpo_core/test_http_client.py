@@ -1,7 +1,4 @@
-"""The HTTP client retries safe calls, ends slow ones, and refuses invalid responses and other kinds of server.
-
-`RemoteEngine` notices another client's weights.
-"""
+"""The HTTP client retries safe calls, ends slow ones, and refuses invalid responses and other kinds of server."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import time
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from grpo_core.config import RolloutConfig
 from grpo_core.rollout import http_client as client
@@ -17,7 +13,6 @@ from grpo_core.rollout.engine import EngineError, EngineTimeoutError
 from grpo_core.rollout.http_client import PROTOCOL, HttpClient
 from grpo_core.rollout.remote_engines import RemoteEngine, engine_for
 from grpo_core.rollout.wire import checksum
-from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.simulated_server import simulate_server
 
 INFO = {
@@ -33,12 +28,13 @@ def http(server, timeout_s: float = 500) -> HttpClient:
     return HttpClient("some", "127.0.0.1", server.port, timeout_s=timeout_s, token="secret")
 
 
-def test_response_is_returned_and_token_is_sent():
+def test_response_is_returned_and_token_and_checksum_are_sent():
     with simulate_server(lambda call: call.answer({"a": 1})) as server:
         assert http(server).json("POST", "/x", {"b": 2}) == {"a": 1}
     (call,) = server.calls
     assert (call.method, call.path, call.document()) == ("POST", "/x", {"b": 2})
     assert call.headers["authorization"] == "Bearer secret"
+    assert call.headers["x-content-crc32"] == checksum(call.body)
 
 
 def answer_corrupted(call):
@@ -226,56 +222,3 @@ def test_incomplete_info_is_refused(broken, message):
         pytest.raises(EngineError, match=f"remote.* engine.*{message}"),
     ):
         RemoteEngine("127.0.0.1", server.port, timeout_s=500)
-
-
-class SimulatedOwn:
-    """SIMULATED: the endpoints of our server that a client of it uses.
-
-    Each response has an id of the server's weights, by which a client notices an upload by another client.
-    """
-
-    def __init__(self) -> None:
-        self.stamp, self.version = "", 3
-
-    def __call__(self, call) -> None:
-        if call.path == "/info":
-            call.answer(INFO)
-            return
-        if call.path == "/weights":
-            self.stamp, self.version = f"stamp {self.version}", int(call.headers["x-policy-version"])
-        answer = {"policy_version": self.version, "fingerprint": "f", "weights": self.stamp}
-        if call.path == "/generate":
-            answer["completions"] = [
-                {
-                    "request_id": entry["id"],
-                    "ids": [1],
-                    "logprobs": [-1.0],
-                    "versions": [self.version],
-                    "finish_reason": "length",
-                }
-                for entry in call.document()["requests"]
-            ]
-            assert checksum(call.body) == call.headers["x-content-crc32"]
-        call.answer(answer)
-
-
-def test_foreign_weights_are_detected():
-    """Another client's upload is noticed, also under the same version."""
-    batch, params = [Request("r", (1,), 0)], SamplingParams(max_tokens=1)
-    simulation = SimulatedOwn()
-    with simulate_server(simulation) as server:
-        engine = RemoteEngine("127.0.0.1", server.port, timeout_s=500)
-        engine.update_weights([("a", torch.ones(1))], 4)
-        assert engine.generate(batch, params)[0].versions == (4,)
-        assert engine.fingerprint() == "f"
-        simulation.stamp = "somebody's"
-        for call in (engine.fingerprint, lambda: engine.generate(batch, params)):
-            with pytest.raises(EngineError, match="the server lost the weights it was sent"):
-                call()
-        engine.update_weights([("a", torch.ones(1))], 5)
-        simulation.version = 6
-        with pytest.raises(EngineError, match="the server lost the weights it was sent"):
-            engine.generate(batch, params)
-        engine.close()
-        with pytest.raises(EngineError, match="generate: the engine is closed"):
-            engine.generate(batch, params)

@@ -1,4 +1,4 @@
-"""KL estimators, surrogates and corrections equal closed forms, and masked positions have no influence.
+"""KL estimators, the ratio's cap and corrections equal closed forms, and masked positions have no influence.
 
 The ratio of equal policies is 1. For random steps and dialects, order, padding and micro-batches change loss and
 gradient by rounding only. test_dialects.py compares whole losses and gradients with each project's formula.
@@ -26,33 +26,17 @@ from grpo_core.learn.losses import (
     ratios,
     token_weights,
 )
+from tests.grpo_core.test_dialects import far_token_loss
 
 pytestmark = pytest.mark.usefixtures("float64")
 
 
-PLAIN = LossConfig(correction="none")
-
-
-def one_token_loss(current, proximal, advantage, options=PLAIN, reference=None) -> torch.Tensor:
-    """Return the loss of a batch of one token."""
-
-    def cell(value):
-        return torch.tensor([[value]])
-
-    streams = Streams(cell(proximal), cell(proximal), None if reference is None else cell(reference))
-    mask = torch.tensor([[True]])
-    weights = token_weights(mask, "token", 1)
-    return policy_loss(cell(current), streams, torch.tensor([advantage]), mask, weights, options).value
-
-
-@pytest.mark.parametrize(
-    ("estimator", "expected"), [("k1", 0.3), ("k2", 0.045), ("k3", math.exp(-0.3) + 0.3 - 1)]
-)
+@pytest.mark.parametrize(("estimator", "expected"), [("k1", 0.3), ("k2", 0.045)])
 def test_kl_estimators(estimator, expected):
     """The loss has the estimate times the coefficient; here reference - current is -0.3."""
     options = LossConfig(kl_coefficient=0.5, kl_estimator=estimator, correction="none")
-    loss = one_token_loss(-1.0, -1.0, 2.0, options, reference=-1.3)
-    torch.testing.assert_close(loss, torch.tensor(-2.0 + 0.5 * expected), rtol=1e-12, atol=0)
+    loss, _ = far_token_loss(options, reference=-0.3, advantage=2.0)
+    assert math.isclose(loss, -2.0 + 0.5 * expected, rel_tol=1e-12)
 
 
 def test_k1_and_k3_are_unbiased():
@@ -196,26 +180,13 @@ def test_ratio_of_equal_policies_is_exactly_one(dtype, lengths, options):
 
 
 @pytest.mark.parametrize(
-    ("options", "ratio", "advantage", "expected"),
-    [
-        ({"clip_high": 0.4}, 1.5, 1.0, -1.4),  # clip-higher widens the upper side alone
-        ({"clip_high": 0.4}, 0.5, -1.0, 0.8),
-        ({"dual_clip": 3.0}, 5.0, -2.0, 6.0),  # at most 3 |A|
-        ({"dual_clip": 3.0}, 2.0, -2.0, 4.0),  # below the bound nothing changes
-        ({"ratio_cap": 1.5}, 5.0, -2.0, 3.0),  # the free branch is capped
-        ({"ratio_cap": 1.1}, 1.15, 2.0, -2.2),
-        ({"surrogate": "cispo", "clip_high": 1.0}, 5.0, 2.0, -2.0 * 2.0 * math.log(5.0)),
-        ({"surrogate": "cispo"}, 0.5, 2.0, -0.8 * 2.0 * math.log(0.5)),  # bounded below
-        ({"surrogate": "cispo", "clip_low": 1.0}, 0.5, 2.0, -0.5 * 2.0 * math.log(0.5)),  # or not
-        ({"surrogate": "sapo"}, 1.0, 2.0, -4.0),  # at ratio 1 the gate is 2 / temperature
-        ({"log_ratio_limit": 0.1}, 5.0, -2.0, 2.0 * math.exp(0.1)),
-    ],
+    ("cap", "ratio", "advantage", "expected"), [(1.5, 5.0, -2.0, 3.0), (1.1, 1.15, 2.0, -2.2)]
 )
-def test_surrogates(options, ratio, advantage, expected):
-    """The loss of one token has the closed form of each surrogate and limit."""
-    options = LossConfig(correction="none", **options)
-    actual = one_token_loss(math.log(ratio), 0.0, advantage, options)
-    torch.testing.assert_close(actual, torch.tensor(expected), rtol=1e-12, atol=0)
+def test_ratio_cap(cap, ratio, advantage, expected):
+    """The cap limits the ratio also where it is not clipped; test_dialects.py has the other surrogates and limits."""
+    options = LossConfig(correction="none", ratio_cap=cap)
+    loss, _ = far_token_loss(options, current=math.log(ratio), advantage=advantage)
+    assert math.isclose(loss, expected, rel_tol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.learn.batch import completion_batch
 from grpo_core.tasks.model import make_tiny
 from grpo_core.types import Completion
+from tests.gpu.devices import DEVICES
 from tests.grpo_core.conftest import make_policy, run_training
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 TOLERANT = {"rollout.sync_tolerance": 0.2}
 
 
@@ -44,7 +44,7 @@ def gradient(policy, device: str = "cpu") -> torch.Tensor:
     return torch.cat([value.grad.flatten() for _, value in policy.trained()])
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])])
+@pytest.mark.parametrize("device", DEVICES)
 def test_bfloat16_logprobs_and_gradients_are_close_to_float32(model_dir, device):
     """Log-probs differ by less than 0.05, the gradient's norm by 2 %; both and the trained weights are float32."""
     plain, mixed = policies(model_dir, device)

@@ -18,7 +18,7 @@ import safetensors.torch
 import torch
 
 from grpo_core.config import ModelConfig, TaskConfig
-from grpo_core.rollout.engine import EngineTimeoutError
+from grpo_core.rollout.engine import EngineError, EngineTimeoutError
 from grpo_core.rollout.remote_engines import RemoteEngine
 from grpo_core.rollout.server.process import ServerProcess
 from grpo_core.rollout.wire import CHECKSUM, checksum
@@ -225,6 +225,25 @@ def test_concurrent_clients_get_their_own_completions(server):
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(lambda batch: engine.generate(batch, params), batches))
     assert together == alone
+
+
+def test_weights_of_another_client_are_detected(server, model_dir):
+    """Another client's upload is noticed under the same version and another; so are completions of another version."""
+    engine, other = (RemoteEngine(server.host, server.port, timeout_s=500, token=TOKEN) for _ in range(2))
+    tensors, batch = dict(load_model(model_dir).named_parameters()), [Request("r", (1,), seed=0)]
+    params, lost = SamplingParams(max_tokens=1), "the server lost the weights it was sent"
+    for version in (10, 11):
+        engine.update_weights(tensors.items(), 10)
+        assert engine.generate(batch, params)[0].versions == (10,)
+        assert engine.fingerprint()
+        other.update_weights(tensors.items(), version)
+        for call_engine in (engine.fingerprint, lambda: engine.generate(batch, params)):
+            with pytest.raises(EngineError, match=lost):
+                call_engine()
+    engine.update_weights(tensors.items(), 10)
+    engine.policy_version = 9
+    with pytest.raises(EngineError, match=lost):
+        engine.generate(batch, params)
 
 
 def test_stopped_server_is_a_timeout(server):

@@ -14,11 +14,11 @@ from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.rollout.vllm_server_engine import VllmServerEngine
 from grpo_core.tasks import model
 from grpo_core.tasks.model import load_model
+from tests.grpo_core.conftest import perturb
 from tests.processes import free_port
 from tests.servers import (
     PARAMS,
     REQUESTS,
-    add_noise,
     largest_difference,
     measure_engine,
     serving,
@@ -56,7 +56,7 @@ def test_nccl_updates_from_trls_client(server, tmp_path):
     trained = load_model(model_dir)
     with closing(engine):
         for version in range(5):
-            add_noise(trained, version)
+            perturb(trained.parameters(), seed=version)
             client.update_model_params(copy.deepcopy(trained).to("cuda:1"))
             client.reset_prefix_cache()
             completions = engine.generate(REQUESTS, PARAMS)

@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from grpo_core.rollout.weights.digest import BLOCK, EVERY, sha256_digest, spot_digest
+from tests.gpu.devices import on_gpu
 
 SMALL = EVERY * BLOCK  # bytes: up to here a tensor is read whole
 LARGE = 3 * SMALL + 5 * BLOCK + 12  # its last bytes fill no block
@@ -163,8 +164,7 @@ def test_digest_value_is_stable():
     assert spot_digest(tensors.items(), 7) == "spot128-v7-e1c9887765e3c3078f57144f998afd12"
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@on_gpu
 @pytest.mark.parametrize("every", [1, EVERY])
 def test_digest_is_the_same_on_a_gpu(every):
     """Integers overflow alike on both devices."""

@@ -10,7 +10,6 @@ import gc
 import os
 import re
 import resource
-import select
 import signal
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -235,14 +234,3 @@ def test_killed_receiver_is_reported(model_dir):
         with pytest.raises(EngineError, match=r"its process ended with signal 9"):
             engine.update_weights([("a", torch.zeros(1000))], 3)
         assert engine.policy_version == -1
-
-
-def test_killed_sender_leaves_no_process(model_dir, trainer):
-    """The receiving process ends by itself when its sender is killed."""
-    sender = trainer.start_server(["tests.grpo_core.killed_sender", str(model_dir)], threads=1, forks=True)
-    with sender.stdin, sender.stdout:
-        ended = os.pidfd_open(int(sender.stdout.readline()))
-        assert sender.wait(500) == -signal.SIGKILL
-    # The child ends by itself, since its stdin does; a pid's descriptor can be read when it has.
-    assert select.select([ended], [], [], 500)[0]
-    os.close(ended)

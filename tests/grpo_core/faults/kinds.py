@@ -12,15 +12,13 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
-
-import torch
+from typing import Any
 
 from grpo_core.rollout.remote_engines import RemoteEngine
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Request, SamplingParams
-from tests.grpo_core.faults.killable_servers import Servers
-from tests.grpo_core.faults.proxy import PHASES, Link, Message, Proxy, answer
+from tests.grpo_core.conftest import perturb
+from tests.grpo_core.faults.proxy import PHASES, Link, Message, answer
 
 CALLS = PHASES[1:]
 """Phases with a request."""
@@ -35,14 +33,6 @@ TIMEOUT_S = 4.0
 """Time limit of a call in cases that must end by a time-out."""
 
 
-class Bench(Protocol):
-    """The server, proxy and switch that a fault acts on."""
-
-    servers: Servers
-    proxy: Proxy
-    model_dir: str
-
-
 class CaseRandom(random.Random):
     """A case's random generator, seeded with the case; `index` is its number among those of its kind and phase."""
 
@@ -51,7 +41,8 @@ class CaseRandom(random.Random):
         self.index = index
 
 
-Fault = Callable[[Link, Bench, CaseRandom], None]
+Fault = Callable[[Link, Any, CaseRandom], None]
+"""It gets the call, the `Bench` of `__main__.py`, and the random generator of the case."""
 
 
 @dataclass(frozen=True)
@@ -309,10 +300,7 @@ def _other_client(link, bench, draw) -> None:
     engine = RemoteEngine(*bench.proxy.upstream, timeout_s=500)
     version = max(0, engine.policy_version) if draw.index < 2 else 10**6
     tensors = dict(load_model(bench.model_dir).named_parameters())
-    generator = torch.Generator().manual_seed(draw.randrange(2**32))
-    with torch.no_grad():
-        for value in tensors.values():
-            value.add_(0.05 * torch.randn(value.shape, generator=generator))
+    perturb(tensors.values(), seed=draw.randrange(2**32))
     engine.update_weights(tensors.items(), version)
     engine.generate([Request("0.0.0", (0, 1, 2), seed=1)], SamplingParams(max_tokens=4))
     link.reply(link.forward())
