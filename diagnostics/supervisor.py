@@ -9,6 +9,7 @@ import ctypes
 import os
 import select
 import signal
+import sys
 import time
 from collections.abc import Callable
 
@@ -18,7 +19,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def run_supervised(work: Callable[[], int]) -> int:
-    """Fork, run `work` in the child, and return its exit code in both processes.
+    """Fork, run `work` in the child, which then exits, and return its exit code in the parent.
 
     The parent passes signals on; the terminal sends its own to both. 10 s after the first one, the parent kills the
     child and returns 128 and the signal's number. If a signal ends the child, it ends the parent, too. If the parent
@@ -37,7 +38,7 @@ def run_supervised(work: Callable[[], int]) -> int:
     code = work()
     # The parent waits for this, because a thread in the kernel may keep the process from ending.
     os.write(writer, bytes([code]))
-    return code
+    sys.exit(code)
 
 
 def _wait(child: int, reader: int) -> int:
