@@ -182,7 +182,8 @@ class _Observer:
 
     def _sample(self, observations: dict[int, _Observation], pythons: list[int]) -> None:
         """Add one stack sample per process, or the reason why there is none."""
-        for pid, result in (stacks.dump_stacks(self.program, pythons) if self.program else {}).items():
+        pids = [pid for pid in pythons if self.program and pid not in UNANSWERED]
+        for pid, result in stacks.dump_stacks(self.program or "", pids).items():
             if isinstance(result, str):
                 observations[pid].problem = result
             else:

@@ -90,6 +90,8 @@ def _dump(program: str, pid: int) -> tuple[Thread, ...] | str:
         except OSError as error:
             return f"py-spy cannot be started: {error.strerror or error}"
         if done.timed_out:
+            if done.seconds > TIMEOUT_S + process.GRACE_S:  # SIGTERM did not end it: it waits in the kernel
+                UNANSWERED.add(pid)
             return f"py-spy did not answer within {TIMEOUT_S:g} s"
         if done.code == 0:
             try:
