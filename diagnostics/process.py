@@ -233,8 +233,7 @@ def end_recorded_group(ledger: Path) -> int | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
         recorded = safe_io.parse_json(safe_io.read_bytes(ledger, safe_io.CONFIG_LIMIT, inside=ledger.parent))
         ledger.unlink()
-        group = int(recorded["group"])
-        leader = Path(f"/proc/{group}")
+        group, leader = int(recorded["group"]), Path(f"/proc/{recorded['group']}")
         same = (_start_time(group), leader.stat().st_uid) == (recorded["started"], os.geteuid())
         inside = (leader / "cwd").readlink().is_relative_to(ledger.parent.resolve())
         if same and inside and group > 1 and group != os.getpgrp():

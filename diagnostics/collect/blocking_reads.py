@@ -66,8 +66,9 @@ def call_in_child(function: Callable[[], T], default: T, pid: int = 0) -> T:
     os.close(theirs)
     with open(ours, "rb") as answer:  # noqa: PTH123 - a descriptor
         if select.select([answer], [], [], LIMIT_S)[0]:
+            text = answer.read().decode()
             os.waitpid(child, 0)
-            return cast(T, ast.literal_eval(answer.read().decode() or repr(default)))
+            return cast(T, ast.literal_eval(text or repr(default)))
     os.kill(child, signal.SIGKILL)
     UNANSWERED.update({pid} - {0})
     return default
