@@ -3,8 +3,7 @@
 P2 sends each prompt twice: without and with a random cache salt, which bypasses cached keys. `probe_cache` must run
 before all other probes with these ids, which would fill the cache with keys of the current weights. `check_unchanged`
 repeats one of these requests at the end: if its answer differs, the server changed during the audit. `check_cache`
-judges after that, when the rounding error is known. P14 scores the same ids six times (`check_replicas`). For unknown
-weights it also looks for single requests that do not fit (`check_requests`).
+judges after that, when the rounding error is known. P14 scores the same ids six times (`check_replicas`).
 """
 
 from __future__ import annotations
@@ -123,20 +122,6 @@ def check_replicas(server: Server, ids: Sequence[int], exact: Any, floor: float,
         return clean("replicas", residual=None if exact is None else most, **fields)
     message = "servers with different weights answer: log-probs off by {first:.2g} and by {residual:.2g}"
     return fault("replicas/weights", message, {"residual": most, "first": least}, residual=most, **fields)
-
-
-def check_requests(residuals: Sequence[float], alarm: float, replicas: Result) -> Result:
-    """Return a fault if some requests are off by far more than others, which fit; else the result of `check_replicas`.
-
-    `residuals` has the mean difference of each request's log-probs from the checkpoint's.
-    """
-    off = [residual for residual in residuals if residual > 4 * alarm]
-    if replicas.is_fault or not off or min(residuals) > alarm:
-        return replicas
-    message = "{off} of {count} requests do not fit the checkpoint: their log-probs are off by {most:.2g}; others fit"
-    values = {"off": len(off), "count": len(residuals), "most": max(off)}
-    fields: dict[str, Any] = {"evidence": tuple(Curves(()).causes("some_requests")), "count": len(residuals)}
-    return fault("replicas/weights", message, values, residual=max(off), alarm=alarm, **fields)
 
 
 def hides_weights(replicas: Result, weights: Result) -> bool:

@@ -154,12 +154,6 @@ class _Probes:
             identified = identify(more)
         cost = client.tokens - before
         replicas = self._check_replicas(identified, sequences[0][:REPLICA_IDS])
-        if identified.result.family == "weights/unknown":
-            exact = self.reference.scores(sequences, identified.dtype)
-            sizes = [len(ids) - 1 for ids in sequences]
-            rows = (torch.tensor(scores, dtype=torch.float64) - exact).abs().split(sizes)
-            residuals = [float(row.mean()) for row in rows]
-            replicas = cache_and_replicas.check_requests(residuals, identified.result.alarm or 0.0, replicas)
         if cache_and_replicas.hides_weights(replicas, identified.result):
             identified.result, identified.weights = masked("weights", replicas.family, decisive=True), None
         self.results += [replace(identified.result, tokens=cost), replicas]

@@ -114,18 +114,15 @@ def switches(case: CheckInput) -> Iterator[Finding]:
 def expandable_segments(case: CheckInput) -> Iterator[Finding]:
     """Report expandable segments with a vLLM whose sleep mode refuses them (CFG112)."""
     vllm = case.environment.vllm
-    effects = {
-        "PYTORCH_CUDA_ALLOC_CONF": "does not start with it, unless the trainer switches it off first, as some do.",
-        "PYTORCH_ALLOC_CONF": "does not read this name at its check; whether it works depends on PyTorch's release.",
-    }
-    values = {name: case.variables.get(name, "").replace(" ", "").lower() for name in effects}
+    names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+    values = {name: case.variables.get(name, "").replace(" ", "").lower() for name in names}
     name = next((name for name, value in values.items() if "expandable_segments:true" in value), None)
     if name is None or vllm is None:
         return
     if affects(case.issues["CFG112"], case.environment.releases).answer != AFFECTED:
         return
     evidence = [*_evidence(case, name), evidence_of(vllm)]
-    detail = f"An engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) {effects[name]}"
+    detail = "An engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) may not start with it."
     fix = Fix.of("Unset it if the engine uses sleep mode.", Unset((name,)))
     yield finding("CFG112", Severity.WARNING, evidence, fix, detail)
 
@@ -170,14 +167,11 @@ def foreign_modules(case: CheckInput) -> Iterator[Finding]:
         if path.rstrip("/").endswith(("site-packages", "dist-packages"))
         and not path.startswith(f"{case.environment.prefix}/")
     ]
-    effects = {
-        "PYTHONPATH": "Modules in PYTHONPATH come before the environment's own packages." if foreign else "",
-        "PYTHONHOME": "PYTHONHOME moves the standard library.",
-        "LD_PRELOAD": "LD_PRELOAD names libraries that come before a program's own.",
-    }
-    names = tuple(name for name, effect in effects.items() if effect and case.variables.get(name))
-    if names:
+    names = [name for name in ("PYTHONHOME", "LD_PRELOAD") if case.variables.get(name)]
+    if foreign or names:
         evidence = [Evidence(f"PYTHONPATH has {path}", "environment") for path in foreign]
-        evidence += _evidence(case, *(name for name in names if name != "PYTHONPATH"))
-        fix = Fix.of("Unset these for runs of this environment, unless they are intended.", Unset(names))
-        yield finding("ENV919", Severity.WARNING, evidence, fix, " ".join(effects[name] for name in names))
+        evidence += _evidence(case, *names)
+        variables = (*(["PYTHONPATH"] if foreign else []), *names)
+        fix = Fix.of("Unset these for runs of this environment, unless they are intended.", Unset(variables))
+        detail = "Modules or libraries that these variables name come before the environment's own."
+        yield finding("ENV919", Severity.WARNING, evidence, fix, detail)

@@ -45,22 +45,13 @@ def shadows(case: CheckInput) -> Iterator[Finding]:
             Evidence(f"{item.module} is found here before {item.hidden}, because of {source}", item.place)
             for item in members[:_MAX_LISTED]
         ]
-        fix = Fix.of(_advice(source, members), *([Unset((source,))] if source == "PYTHONPATH" else []))
+        advice = f"Rename or remove {members[0].place} and others, or take the folder off the search path."
+        if source.startswith("the user"):
+            advice = "Set PYTHONNOUSERSITE=1, or uninstall the user's own copy."
+        fix = Fix.of(advice, *([Unset((source,))] if source == "PYTHONPATH" else []))
         detail = f"Because of {source}, {where} imports these instead of the installed modules: {names}."
         certainty = "supported" if severity is Severity.WARNING else "established"
         yield finding("ENV925", severity, evidence, fix, detail, certainty=certainty)
-
-
-def _advice(source: str, shadows: list[Shadow]) -> str:
-    """Return the advice on modules that hide others because of `source`."""
-    if source == _WORKING:
-        remaining = " and the others" if len(shadows) > 1 else ""
-        return f"Keep the script and the start of the run out of this folder, or rename {shadows[0].place}{remaining}."
-    if source == "PYTHONPATH":
-        return "Remove the folder from PYTHONPATH unless its modules are intended."
-    if source.startswith("the user"):
-        return "Set PYTHONNOUSERSITE=1, or uninstall the user's own copy."
-    return f"Remove what names the folder: {source}."
 
 
 @check("search path")

@@ -1,6 +1,6 @@
 """Replicas with different weights are a fault; one server with wrong weights is no such fault.
 
-A replica fault is found by `check_replicas` or `check_requests`; `hides_weights` decides whether it hides the result
+A replica fault is found by `check_replicas`; `hides_weights` decides whether it hides the result
 for the weights.
 """
 
@@ -48,12 +48,3 @@ def test_correct_weights_are_not_hidden_by_a_few_other_scores():
     audit = check_scores(0.0, 0.0, 0.0, 0.0, 0.0, 0.3)
     assert not cache_and_replicas.hides_weights(audit, Result("weights", CLEAN, "P1"))
     assert cache_and_replicas.hides_weights(audit, Result("weights", NOT_DECIDED, "P1"))
-
-
-@pytest.mark.parametrize(
-    ("residuals", "outcome"), [([0.0, 0.3, 0.01, 0.0], FAULT), ([0.2, 0.3, 0.1, 0.2], CLEAN)]
-)
-def test_requests_that_do_not_fit_beside_requests_that_fit_are_a_replica_fault(residuals, outcome):
-    result = cache_and_replicas.check_requests(residuals, 0.032, Result("replicas", CLEAN, "P14"))
-    assert result.outcome == outcome
-    assert result.message.startswith("1 of 4 requests do not fit" if outcome == FAULT else "")
