@@ -34,7 +34,8 @@ def list_pids() -> list[int]:
 def read_process_file(pid: int, name: str) -> str:
     """Read a file of /proc/PID; empty if it cannot be read, or not in time: the process is then in UNANSWERED.
 
-    Each process that does not answer shortens the time limit for the next ones.
+    The limit applies to files for which the kernel takes a lock of the process. Each process that does not answer
+    shortens it for the next ones.
     """
     path, results = f"/proc/{pid}/{name}", [""]
     if name.rpartition("/")[2] not in _LOCKED:

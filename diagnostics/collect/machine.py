@@ -157,7 +157,7 @@ class Machine:
 
 
 def collect(prefix: str, environ: Mapping[str, str]) -> Machine:
-    """Examine the machine, without network; the only child process is `nvidia-smi`.
+    """Examine the machine, without network; the only program that it starts is `nvidia-smi`.
 
     Args:
         prefix: The environment, whose disk is examined, too.

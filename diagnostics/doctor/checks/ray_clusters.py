@@ -21,8 +21,8 @@ _STOP = Run(("ray", "stop"))
 def ray_clusters(case: CheckInput) -> Iterator[Finding | NotChecked]:
     """Report a cluster to join (RAY012), one with no process here (RAY015), and one of another release (RAY901).
 
-    With RAY_ADDRESS set, or if processes cannot be listed, only RAY901 is reported. A cluster without a process here
-    is dead or on another machine. It gives no RAY901.
+    With RAY_ADDRESS set, or if it is unknown which clusters run here, RAY901 is the only finding. A cluster without a
+    process here is dead or on another machine. It gives no RAY901. Processes that do not answer are not checked.
     """
     clusters, ray = case.machine.ray, case.environment.packages.get("ray")
     if ray is None:
@@ -37,7 +37,7 @@ def ray_clusters(case: CheckInput) -> Iterator[Finding | NotChecked]:
 
 
 def _other_release(environment: Environment, ray: Package, cluster: RayTraces) -> Finding:
-    """Return RAY901: a warning if a cluster runs here, information if processes could not be listed."""
+    """Return RAY901: a warning if a cluster runs here, information if that is unknown."""
     text = f"its latest session was started by Ray {cluster.release}"
     again = install(environment, f"ray=={cluster.release}")
     advice = "Use one release for the cluster and the run: install the cluster's, or restart the cluster."

@@ -1,6 +1,6 @@
 """Turn the result of a probe's child process into a check result; a new failure gives a finding with its likely cause.
 
-The cause comes from the static checks, a missing module, or `triage` of the child's output. `platform_findings` and
+The cause is a damaged package, a missing module, or what `triage` finds in the child's output. `platform_findings` and
 `parity_findings` check what successful probes report: the platforms and the log-probs.
 """
 

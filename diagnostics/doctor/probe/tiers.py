@@ -74,7 +74,7 @@ class Probe:
 def run_tier(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Report, bool]:
     """Return the report with the results of a tier, and whether the tier is incomplete: its main probes did not run.
 
-    If the interpreter cannot be run, the tier adds one crashed check.
+    If the interpreter cannot be run, the tier adds one crashed check. Processes that may be left by a probe are listed.
     """
     problem = f"{python}: no interpreter that can be run; give --python PATH"
     if os.access(python, os.X_OK):
