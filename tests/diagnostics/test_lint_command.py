@@ -69,10 +69,10 @@ def test_file_without_a_readable_run_is_reported_in_one_line(tmp_path, run_comma
 
 def test_command_line_is_linted_without_running_it_or_importing_its_packages(tmp_path):
     program = (
-        "import sys; from diagnostics.__main__ import main\n"
-        "code = main(['lint', '--ms-swift', '4.0.0', '--', 'NPROC_PER_NODE=2', 'swift', 'rlhf', "
+        "import sys; sys.argv = ['d', 'lint', '--ms-swift', '4.0.0', '--', 'NPROC_PER_NODE=2', 'swift', 'rlhf', "
         "'--rlhf_type', 'grpo', '--use_vllm', 'true', '--vllm_mode', 'colocate', '--async_generate', 'true', "
-        f"'--output_dir', '{tmp_path}/out'])\n"
+        f"'--output_dir', '{tmp_path}/out']\n"
+        "from diagnostics.cli import main; code = main()\n"
         f"print(code, sorted({HEAVY_PACKAGES!r} & set(sys.modules)), file=sys.stderr)"
     )
     done = run_python("-c", program, cwd=Path(__file__).parents[2])

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from diagnostics.matrix import command as cli
-from tests.cells import ROOT
+from tests.fork_server import ROOT
 from tests.processes import is_running, wait_until
 
 
