@@ -194,9 +194,9 @@ def shared_folders(case: CheckInput) -> Iterator[Finding]:
         if len(packages) < 2:
             continue
         results = [package.name for package in packages]
-        # flash-attn also installs flash_attn/cute, and overwrites the other package's.
-        rest = "what you want of them, flash-attn-4 last." if module == "flash_attn" else "the one you want."
-        fix = Fix.of(f"Uninstall all of them, then install {rest}", uninstall(environment, *results))
+        # Of flash-attn and flash-attn-4 both may be wanted, but flash-attn overwrites flash_attn/cute.
+        advice = "Uninstall all of them, then install the one you want; flash-attn-4 after flash-attn."
+        fix = Fix.of(advice, uninstall(environment, *results))
         severity = Severity.ERROR if module == "vllm" else Severity.WARNING
         detail = f"{' and '.join(results)} both write the folder {module}/."
         yield finding("ENV914", severity, map(evidence_of, packages), fix, detail)

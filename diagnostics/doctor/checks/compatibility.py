@@ -55,11 +55,9 @@ def _unrun_finding(case: CheckInput, pair: Compatibility, installed: Evidence) -
     evidence = [installed, Evidence(text, f"API index, {known_by}")]
     detail = f"TRL {pair.user.version} with vLLM {pair.provider.version}: {text}. The table has no run of this pair"
     if pair.names is None or not (missing or pair.allowed is False or pair.conflicts):
-        advice = "Try this pair, or move to one that passed."
-        if pair.names is None:
-            advice = "Move to a pair that passed, or try this one."
+        fix = Fix.of("Try this pair, or move to one that passed.")
         detail += ", so its result is unknown."
-        return finding("CMP901", Severity.INFO, evidence, Fix.of(advice), detail, known_by=known_by)
+        return finding("CMP901", Severity.INFO, evidence, fix, detail, known_by=known_by)
     severity = Severity.ERROR if missing else Severity.WARNING
     # The range is that of an extra, which another trainer does not install.
     if not missing and "trl" not in configuring_trainers(case.environment.packages):

