@@ -30,7 +30,7 @@ from diagnostics.findings import INCOMPLETE, INTERRUPTED, USAGE
 from diagnostics.memory_limit import limit_memory
 from diagnostics.missing_packages import install_hint
 from diagnostics.output import sanitize
-from diagnostics.output.redact import mask, mask_and_cut
+from diagnostics.output.redact import forget_secrets, mask, mask_and_cut
 
 PROGRAM = "grpo-doctor"
 _HELP_OPTIONS = ["-h", "--help"]
@@ -209,6 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run_command(command: click.Command, arguments: Sequence[str] | None, program: str) -> int:
     """Run a command with sanitized output and masked secrets, print its error if it fails, and return the exit code."""
     words = None if arguments is None else list(arguments)
+    forget_secrets()
     with sanitize.sanitize_stdio(mask):
         try:
             code = command.main(words, prog_name=program, standalone_mode=False)

@@ -1,13 +1,15 @@
 """Define the options of commands that can examine several machines, and run a program on the machines they name.
 
+`query_nodes` returns the answers, and `host_hider` a function that replaces the machines' names in texts.
 The options are `--hosts`, `--ray`, `--host-command`, `--host-python` and `--node-limit`. Hosts are reached by ssh or by
 the user's command, nodes of a Ray cluster by Ray tasks. Progress is printed to standard error.
 """
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
@@ -104,3 +106,28 @@ def query_nodes(
         prefix=prefix,
         limit_s=limit_s,
     )
+
+
+def host_hider(replacements: Iterable[tuple[str, str]]) -> Callable[[str], str]:
+    """Return a function that replaces the names of hosts in a text, except in longer words; the first of equals counts.
+
+    The names `localhost` and 127.*, and names of one character, stay.
+    """
+    numbers: dict[str, str] = {}
+    for name, number in replacements:
+        if 1 < len(name) < 256 and name != "localhost" and not name.startswith("127."):
+            numbers.setdefault(name, number)
+    # Names are looked up, because a pattern with thousands of alternatives tries each of them at each word.
+    lengths, name_char = sorted({len(name) for name in numbers}, reverse=True), re.compile(r"[\w-]")
+
+    def hide_names(text: str) -> str:
+        parts, end = [], 0
+        for start in (match.start() for match in re.finditer(r"(?<![\w.-])(?=\S)", text)):
+            for stop in (start + length for length in lengths if end <= start <= len(text) - length):
+                if (name := text[start:stop]) in numbers and not name_char.match(text, stop):
+                    parts += [text[end:start], numbers[name]]
+                    end = stop
+                    break
+        return "".join((*parts, text[end:]))
+
+    return hide_names

@@ -6,7 +6,6 @@ The nodes were queried by `node_query`; the static checks run here, on the facts
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,13 +20,8 @@ from diagnostics.doctor.node_query import Node, node_names
 from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
 from diagnostics.fixes import Fix
 from diagnostics.frameworks import PACKAGES
+from diagnostics.multi_node_options import host_hider
 from diagnostics.output import text_filters
-
-# Fields with fixed words: if one contains a host's name, it is a coincidence.
-_FIXED_WORDS = frozenset({
-    ("Finding", "code"), ("Finding", "certainty"), ("Finding", "known_by"), ("CheckResult", "check"),
-    ("CheckResult", "outcome"), ("Report", "tool"), ("RankedMitigation", "standing"),
-})  # fmt: skip
 
 
 def report_on_nodes(nodes: list[Node], issues: dict[str, Issue], compat: Compat, note: str = "") -> Report:
@@ -128,25 +122,11 @@ def shareable_report(report_of: Callable[[list[Node]], Report], nodes: list[Node
         report_of: Builds the report from nodes.
         nodes: The nodes with their names.
     """
-    numbers: dict[str, str] = {}
-    for node in nodes:
-        for name in (node.name, *node.secrets, node.facts.machine.host if node.facts else ""):
-            if 1 < len(name) < 256 and name != "localhost" and not name.startswith("127."):
-                numbers.setdefault(name, f"<{node.noun} {node.number}>")
+    pairs = [
+        (name, f"<{node.noun} {node.number}>")
+        for node in nodes
+        for name in (node.name, *node.secrets, node.facts.machine.host if node.facts else "")
+    ]
     report = report_of([replace(node, name="") for node in nodes])
-    if not numbers:
-        return report
-    # Names are looked up, because a pattern with thousands of alternatives tries each of them at each word.
-    lengths, name_char = sorted({len(name) for name in numbers}, reverse=True), re.compile(r"[\w-]")
-
-    def hide_names(text: str) -> str:
-        parts, end = [], 0
-        for start in (match.start() for match in re.finditer(r"(?<![\w.-])(?=\S)", text)):
-            for stop in (start + length for length in lengths if end <= start <= len(text) - length):
-                if (name := text[start:stop]) in numbers and not name_char.match(text, stop):
-                    parts += [text[end:start], numbers[name]]
-                    end = stop
-                    break
-        return "".join((*parts, text[end:]))
-
-    return text_filters.change_texts(report, hide_names, skip=_FIXED_WORDS)
+    skip = text_filters.FIXED_WORDS | {("CheckResult", "check")}
+    return text_filters.change_texts(report, host_hider(pairs), skip=skip)

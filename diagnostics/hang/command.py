@@ -14,8 +14,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +26,7 @@ from diagnostics.cli import Command, seconds_option
 from diagnostics.collect.remote import Answer, NodeError, Program
 from diagnostics.cpu_limit import cpu_limit
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
+from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.hang import watch
 from diagnostics.hang.collect.snapshot import NoProcessError, Selection, take_snapshot
 from diagnostics.hang.diagnosis import BUSY_PATIENCE_S, PATIENCE_S, Diagnosis, Patience, diagnose
@@ -36,10 +36,11 @@ from diagnostics.hang.parsers import ParseError, bundle
 from diagnostics.hang.parsers.dump_files import read_files
 from diagnostics.hang.report import build_report
 from diagnostics.hang.snapshot import Snapshot, join_snapshots
-from diagnostics.multi_node_options import node_options, query_nodes
+from diagnostics.multi_node_options import host_hider, node_options, query_nodes
 from diagnostics.output import progress
 from diagnostics.output.redact import mask
 from diagnostics.output.report_output import ReportOptions, print_report
+from diagnostics.output.text_filters import change_texts
 
 FORMATS = ("terminal", "json", "markdown")
 
@@ -212,6 +213,10 @@ def snapshot_program(pattern: str, seconds: float, samples: int) -> Program:
     return Program("diagnostics.hang.collect.snapshot", "snapshot_as_json", options)
 
 
+# Names of hosts that are also roles of processes or modules: they identify nobody, and the diagnosis reads these words.
+_COMMON_NAMES = {"process", "server", "trainer", "worker", "ray", *FRAMEWORKS}
+
+
 def observe_hosts(request: SimpleNamespace) -> Snapshot:
     """Run the snapshot program on the hosts; return the joined snapshot, in which a host without an answer is missing.
 
@@ -219,30 +224,33 @@ def observe_hosts(request: SimpleNamespace) -> Snapshot:
     """
     program = snapshot_program(request.pattern, request.seconds, request.samples)
     members = query_nodes(request.nodes, lambda _: program)
-    answers = []
+    pairs = []
     # The report may be shared, so host names are printed on standard error only.
     for number, member in enumerate(members, start=1):
         problem = member.answer.problem
         print(mask(f"host-{number} is {member.name}{problem and ': '}{problem}"), file=sys.stderr)
-        for name in filter(None, (member.name, *member.secrets)):
-            problem = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", f"host-{number}", problem)
-        answers.append(replace(member.answer, problem=problem))
-    return join_answers(answers)
+        pairs += [(name, f"host-{number}") for name in {member.name, *member.secrets} - _COMMON_NAMES]
+    return join_answers([member.answer for member in members], pairs)
 
 
-def join_answers(answers: Sequence[Answer]) -> Snapshot:
+def join_answers(answers: Sequence[Answer], names: Iterable[tuple[str, str]] = ()) -> Snapshot:
     """Return one snapshot of all answers; hosts are called host-1, host-2, ... in order.
+
+    Args:
+        answers: The answers of the hosts.
+        names: Names to replace in the texts of the answers, with their replacements.
 
     Raises:
         NoProcessError: All hosts answered, and none has a process of a job.
     """
-    parts = []
+    parts, hide_names = [], host_hider(names)
     for number, answer in enumerate(answers, start=1):
         host = f"host-{number}"
         try:
-            parts.append(bundle.load(answer.document(), host).on_host(host))
+            snapshot = bundle.load(answer.document(), host)
+            parts.append(change_texts(snapshot, hide_names).on_host(host))
         except (NodeError, ParseError) as error:
-            reason = str(error).removeprefix(f"{host}: ")
+            reason = hide_names(str(error).removeprefix(f"{host}: "))
             parts.append(Snapshot(blind=(f"{host}: {reason}",), missing=(host,)))
     joined = join_snapshots(parts)
     if not joined.processes and not joined.missing:

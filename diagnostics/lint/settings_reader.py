@@ -49,9 +49,8 @@ def read_file(path: Path, framework: str = "") -> list[Settings]:
         if path == Path("-"):
             data = sys.stdin.buffer.read(structured.MAX_BYTES + 1)
             if len(data) > structured.MAX_BYTES:
-                raise structured.UnreadableError(
-                    f"{name}: larger than {structured.MAX_BYTES // 1_000_000} MB"
-                )
+                too_large = f"{name}: larger than {structured.MAX_BYTES // 1_000_000} MB"
+                raise structured.UnreadableError(too_large)
             text = data.decode("utf-8", "replace")
         else:
             text = safe_io.read_text(path, structured.MAX_BYTES).removeprefix("\ufeff")

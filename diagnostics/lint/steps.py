@@ -29,7 +29,7 @@ from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.settings_reader import read_command_line, read_file, share_accelerate_config
 from diagnostics.lint.values import Settings
 from diagnostics.lint.versions import Versions
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import MASK, mask, mask_and_cut
 
 COMMAND_LINE = "command line"
 _MAX_NAMES = 6
@@ -147,12 +147,8 @@ def _read_folder(folder: Path, run: LintRun) -> list[Source]:
                 sources.append(Source(str(path), settings, explicit=False))
     except UnreadableError as error:  # more files than the limit
         run.unread.append(_unread_result(folder, error))
-    included = {
-        os.path.realpath(file)
-        for source in sources
-        for settings in source.settings
-        for file in settings.files
-    }
+    files = (file for source in sources for settings in source.settings for file in settings.files)
+    included = set(map(os.path.realpath, files))
     separate = [source for source in sources if os.path.realpath(source.name) not in included]
     return separate or [Source(str(folder), [])]
 
@@ -287,7 +283,9 @@ def build_report(run: LintRun, checks: Iterable[CheckResult]) -> Report:
 
 
 def _jsonable(data: Any) -> Any:
-    """Return a plain value as it is, and any other as a text of at most 200 characters."""
+    """Return a plain value as it is, a secret number masked, and any other as a text of at most 200 characters."""
+    if isinstance(data, int | float) and len(str(data)) > 5 and mask(str(data)) != str(data):
+        return MASK
     return data if isinstance(data, str | int | float | bool | None) else mask_and_cut(str(data), 200)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diagnostics.findings import NotChecked
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import mask_and_cut, remember_secret
 
 # Numbers with more digits stay text: no setting has so many digits, and arithmetic on them takes long.
 _MAX_DIGITS = 18
@@ -56,6 +56,11 @@ class Value:
     outside: bool = False
     written: Any = UNKNOWN
     factors: tuple[Value, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Remember a secret, which other settings may contain by a variable or an anchor."""
+        if self.key:
+            remember_secret(self.key, self.data)
 
     @property
     def known(self) -> bool:

@@ -51,7 +51,7 @@ _COMPANY_DOMAINS = (
 _PUBLIC_SITES = ("github", "huggingface", "pytorch", "readthedocs", "nvidia", "python.org", "pypi", "example")
 _RELEASE = re.compile(
     r"(?i)(?:\b(?:version|release|driver|libcu\w{1,16}|cu[bds]\w{1,16}|cuda\w{0,8}|nccl|nv\w{2,16}|torch"
-    r"|[\w-]{1,24}-cu\d\d))[ v\"'=(]{1,3}\Z",
+    r"|[\w-]{1,24}-cu\d\d))[ v\"'=(]{1,3}\Z"
 )
 _ROUTED = re.compile("[23f][0-9a-f]{3}:", re.IGNORECASE)
 
@@ -104,12 +104,8 @@ def _is_random(word: str) -> bool:
     """Return whether a word is long, mixes digits and both cases often, and has few syllables of a name."""
     if len(word) < 16 or not all(any(map(kind, word)) for kind in (str.isdigit, str.isupper, str.islower)):
         return False
-    syllables = sum(map(len, _SYLLABLE.findall(word)))
-    return (
-        word.isalnum()
-        and len(_CHANGE_OF_KIND.findall(word)) >= 0.4 * len(word)
-        and syllables <= len(word) / 3
-    )
+    changes, syllables = len(_CHANGE_OF_KIND.findall(word)), sum(map(len, _SYLLABLE.findall(word)))
+    return word.isalnum() and changes >= 0.4 * len(word) and syllables <= len(word) / 3
 
 
 def _mask_if_random(match: Match) -> str:
@@ -163,11 +159,8 @@ def _redact_ipv4(match: Match) -> str:
 def _redact_host(match: Match) -> str:
     """Redact a name below a domain of machines or companies, but keep well-known public sites."""
     name = match[0].removesuffix(".").lower()
-    at_company = (
-        name.endswith(_COMPANY_DOMAINS)
-        and name.count(".") > 1
-        and not any(map(name.__contains__, _PUBLIC_SITES))
-    )
+    is_public = name.count(".") < 2 or any(map(name.__contains__, _PUBLIC_SITES))
+    at_company = name.endswith(_COMPANY_DOMAINS) and not is_public
     return "<host>" if at_company or name.endswith(_MACHINES) else match[0]
 
 
@@ -262,13 +255,54 @@ def _redact_own_names(text: str) -> str:
     return text.replace(host, "<host>") if len(host) > 3 else text
 
 
+# Values of secrets, and words in them, that have 6 characters or more.
+_REMEMBERED: set[str] = set()
+_WORD = re.compile(r"""[^\s\x00-\x1f,;=:'"\\]+""")
+# Common words that stay: the placeholder, and keys that renderers read in lint's report.
+_KEPT_WORDS = {"secret", "<secret", "secret>", MASK, "framework", "packages", "values", "unknown"}
+_SECRET_NAME = Rule(_expand("{SECRET_NAMES}"), flags=re.IGNORECASE)
+
+
+def remember_secret(name: str, value: Any) -> None:
+    """If the rules mask a value under this name, let `mask` replace it under any other name, too, and its words.
+
+    Texts of less than 6 characters are not remembered. In a dict or list, each item is tested.
+
+    >>> remember_secret("db.password", "Tulip9Kestrel"); mask("mode = Tulip9Kestrel"); forget_secrets()
+    'mode = <secret>'
+    """
+    if isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else ((name, item) for item in value):
+            remember_secret(str(key), item)
+    elif isinstance(value, str | int | float) and _SECRET_NAME.pattern.search(f"{name}= {name[:-1]}="):
+        # The plural, in brackets, is the name of a collection of secrets.
+        text = str(value)
+        masked = _apply(_SECRETS, f"{name}=[" + text[:100] + "]", 1)
+        if MASK in masked[: len(name) + len(MASK) + 5]:
+            parts = [
+                part for part in (text, *_WORD.findall(text)) if len(part) > 5 and part not in _KEPT_WORDS
+            ]
+            _REMEMBERED.update(parts)
+
+
+def forget_secrets() -> None:
+    """Forget the values that `remember_secret` stored."""
+    _REMEMBERED.clear()
+
+
+def _replace_remembered(text: str) -> str:
+    for value in sorted(_REMEMBERED, key=len, reverse=True):
+        text = text.replace(value, MASK)
+    return text
+
+
 def mask(text: str) -> str:
-    """Replace the secrets that the rules recognise, for the user's own screen.
+    """Replace the secrets that the rules recognise, and those remembered, for the user's own screen.
 
     >>> mask("Authorization: Digest abc; --hub_token s3cr3tvalue")
     'Authorization: <secret>'
     """
-    return _apply(_SECRETS, text)
+    return _apply(_SECRETS, _replace_remembered(text))
 
 
 # A space and the part of a word that follows it, at the end of a text.
@@ -287,6 +321,7 @@ def mask_and_cut(text: str, length: int) -> str:
     """
     if len(text) <= length:
         return text
+    text = _replace_remembered(text)
     # A secret that the first cut divides is in the part that is not shown.
     masked = _apply(_SECRETS, text[: length + 20_000], 1)
     masked = masked if len(masked) > length + 10_000 else _apply(_SECRETS, text, 1)
@@ -300,7 +335,7 @@ def redact(text: str) -> str:
     >>> redact("/home/ada/run.sh on 10.1.2.3, see ada@example.org")
     '/home/<user>/run.sh on <address>, see <mail>'
     """
-    return _apply(_IDENTITY, _redact_own_names(_apply(_SECRETS, text)))
+    return _apply(_IDENTITY, _redact_own_names(mask(text)))
 
 
 def redact_tail(text: str, length: int) -> str:

@@ -24,6 +24,11 @@ Skip = frozenset[tuple[str, str]]
 _MULTI_LINE = {("Finding", "detail"), ("Advice", "text")}
 # Classes with commands: a terminal shows a tab as blanks, and a command copied with blanks is a different command.
 _COMMANDS = {"Install", "Uninstall", "Unset", "SetVariables", "Run"}
+# Fields with fixed words: if one contains a secret or a host's name, it is a coincidence.
+FIXED_WORDS: Skip = frozenset({
+    ("Finding", "code"), ("Finding", "certainty"), ("Finding", "known_by"), ("CheckResult", "outcome"),
+    ("Report", "tool"), ("RankedMitigation", "standing"),
+})  # fmt: skip
 # Formats with a field for a file redact the location themselves.
 _LOCATIONS = frozenset({("Evidence", "place")})
 
@@ -31,9 +36,11 @@ _LOCATIONS = frozenset({("Evidence", "place")})
 def mask_for_screen(value: T) -> T:
     """Mask secrets and escape control characters in the texts of nested data, for the user's own screen."""
     masked = lru_cache(1024)(redact.mask)
-    return change_texts(
-        value, lambda text: sanitize.escape_line(masked(text)), lambda text: sanitize.escape(masked(text))
+    line, prose = (
+        (lambda text: sanitize.escape_line(masked(text))),
+        (lambda text: sanitize.escape(masked(text))),
     )
+    return change_texts(value, line, prose, FIXED_WORDS)
 
 
 def redact_for_sharing(value: T, *, locations: bool = True) -> T:
@@ -43,7 +50,7 @@ def redact_for_sharing(value: T, *, locations: bool = True) -> T:
         value: A report, a plan or a document.
         locations: Whether to redact locations of evidence too.
     """
-    skip = frozenset() if locations else _LOCATIONS
+    skip = FIXED_WORDS if locations else FIXED_WORDS | _LOCATIONS
     return change_texts(mask_for_screen(value), cache(redact.redact), skip=skip)
 
 

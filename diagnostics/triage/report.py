@@ -15,15 +15,7 @@ from diagnostics import fixes
 from diagnostics.catalog import model
 from diagnostics.catalog.mitigation_ranking import finding_of_issue, recommended_fix
 from diagnostics.catalog.model import Issue
-from diagnostics.findings import (
-    Certainty,
-    CheckResult,
-    Extra,
-    Finding,
-    NotChecked,
-    Report,
-    Severity,
-)
+from diagnostics.findings import Certainty, CheckResult, Extra, Finding, NotChecked, Report, Severity
 from diagnostics.output.terminal import cut_text, print_finding, print_text
 from diagnostics.triage.candidates import Candidate
 from diagnostics.triage.fallback import MAX_LEADS, Lead

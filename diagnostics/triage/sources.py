@@ -103,9 +103,8 @@ def _folder_logs(folder: Path, skipped: SkippedFiles) -> list[LogSource]:
         elif not _LOG_NAME.search(path.name):
             skipped.kinds[path.suffix.lower() or "other"] += 1
         elif path.is_symlink() and not os.path.realpath(path).startswith(f"{root.rstrip('/')}/"):
-            skipped.unread.append(
-                f"{path.relative_to(folder)} (a link out of the folder: name the file itself)"
-            )
+            name = path.relative_to(folder)
+            skipped.unread.append(f"{name} (a link out of the folder: name the file itself)")
         elif (identity := (status.st_dev, status.st_ino)) not in identities:
             try:
                 with cpu_limit("reading its first bytes", _FIRST_BYTES_S):
@@ -120,9 +119,8 @@ def _folder_logs(folder: Path, skipped: SkippedFiles) -> list[LogSource]:
                 skipped.kinds["binary"] += 1
     if not paths:
         reason = f"; {skipped}" if str(skipped) else ""
-        raise SourceError(
-            f"{folder}: no log in it (files such as *.log *.txt *.out *.err *.jsonl *.gz){reason}"
-        )
+        names = "*.log *.txt *.out *.err *.jsonl *.gz"
+        raise SourceError(f"{folder}: no log in it (files such as {names}){reason}")
     base = folder.parent if folder.name in {"home", "Users"} else folder  # for the redaction of user names
     return [LogSource(str(path.relative_to(base)), path, root=folder) for path in paths]
 

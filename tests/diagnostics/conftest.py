@@ -9,10 +9,17 @@ import pytest
 
 from diagnostics import __main__ as program
 from diagnostics import catalog
+from diagnostics.output.redact import forget_secrets
 from diagnostics.triage.command import triage
 from diagnostics.triage.rules import Rules
 from evaluation.triage.corpus.sweep import MemoryLog
 from tests.diagnostics.fake_environments import EnvironmentBuilder
+
+
+@pytest.fixture(autouse=True)
+def no_remembered_secrets():
+    """Forget the secrets that a reader remembered in an earlier test."""
+    forget_secrets()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ time and memory.
 import contextlib
 import io
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -516,3 +517,18 @@ def test_script_reads_sourced_files_of_its_project(tmp_path):
     (tmp_path / "runs" / "run.sh").write_text("source ../env.sh\ntrl grpo --num_generations $COUNT\n")
     [settings] = read_file(tmp_path / "runs" / "run.sh")
     assert settings.options["num_generations"].data == 8
+
+
+@pytest.mark.parametrize(("name", "text"), read_cases(__file__, "secret_settings.yaml"))
+def test_value_of_a_secret_is_masked_under_any_name(tmp_path, run_command, name, text):
+    """The value of a variable, key or anchor with a secret's name is masked, but not by the command after it."""
+    for file, content in (
+        (".env", "DB_PASSWORD=Tulip9Kestrel\n"), ("db.yaml", "db: {password: Tulip9Kestrel}\n"), (name, text),
+        ("next.sh", "trl grpo --num_generations 8 --vllm_mode Tulip9Kestrel\n"),
+    ):  # fmt: skip
+        (tmp_path / file).write_text(content)
+    document = run_command("lint", tmp_path / name, "--trl", "1.16.0", "--format", "json").out
+    assert "<secret>" in document
+    screen = run_command("lint", tmp_path / name, "--trl", "1.16.0").out
+    assert not re.search("Tulip9|Kestrel|20240917", document + screen)
+    assert "Tulip9Kestrel" in run_command("lint", tmp_path / "next.sh", "--trl", "1.16.0").out

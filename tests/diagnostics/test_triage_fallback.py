@@ -12,7 +12,7 @@ from diagnostics.triage.report import report
 from diagnostics.triage.sources import LogSource
 from tests.case_files import each_case, read_cases
 
-CASES = read_cases(__file__, "run_ends.yaml")
+CASES, REPEATED = (read_cases(__file__, name) for name in ("run_ends.yaml", "repeated_lines.yaml"))
 
 STEPS = [f"step {number}: reward 0.{number}" for number in range(30)]
 LAUNCHED = "INFO starting the run"
@@ -75,15 +75,7 @@ def test_repeated_monitor_lines_without_change_are_a_stall(triage_lines):
     assert triage_lines(*STEPS, *of_eight_ranks).fallback.stall is None
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "GET /health HTTP/1.1 200 OK",
-        "INFO heartbeat ok",
-        "Running: 0 reqs, Waiting: 0 reqs",
-        "{'loss': 0.0, 'reward': 0.0}",
-    ],
-)
+@pytest.mark.parametrize("line", REPEATED["no stall"])
 def test_idle_server_heartbeat_and_metrics_are_no_stall(triage_lines, line):
     assert triage_lines(*STEPS, *[line] * 30).fallback.stall is None
 
@@ -107,18 +99,7 @@ def test_unknown_error_line_is_not_judged(triage_lines):
     assert "no checkpoint was written" in anchor["text"]
 
 
-@pytest.mark.parametrize(
-    ("wait", "code"),
-    [
-        ("INFO - Server is not up yet. Retrying in {}.0 seconds...", "NET012"),
-        (
-            "Server is not up: <HTTPConnection object at 0x7f1{0}>, retrying in {0} s\nWARNING {0}:00:00 again",
-            "NET012",
-        ),
-        ("INFO Waiting for placement group to be ready, {} s so far", "RAY016"),
-        ("INFO No available shared memory broadcast block found in {} seconds.", "HNG002"),
-    ],
-)
+@pytest.mark.parametrize(("wait", "code"), REPEATED["waits"])
 def test_repeated_wait_is_a_hypothesis(triage_lines, wait, code):
     """A repeated wait at the end of the log is a hypothesis; if another line follows, it is none."""
     waits = [wait.format(number) for number in range(4)]

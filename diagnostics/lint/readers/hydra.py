@@ -53,9 +53,8 @@ def compose_config(settings: Settings, *, required: bool) -> None:
         if required and place is not None:
             reason = "the file is not here, or its path is set outside the script"
             what = f"{stem}.yaml" if stem else "the config"
-            settings.not_checked.append(
-                NotChecked(what, reason, "lint it where that file is", str(place.place))
-            )
+            entry = NotChecked(what, reason, "lint it where that file is", str(place.place))
+            settings.not_checked.append(entry)
         return
     status = file.stat()
     config = _compose_cached(file.parent, stem, status.st_mtime_ns, status.st_size)

@@ -29,7 +29,7 @@ from diagnostics.lint.readers.structured import (
     check_run_count,
 )
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import mask_and_cut, remember_secret
 
 _CLASSES = {name for dialect in DIALECTS.values() for name in dialect.classes}
 _OPERATORS: dict[type[ast.operator], Any] = {
@@ -142,6 +142,7 @@ class _ConfigFinder:
                 for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
                     if isinstance(target, ast.Name):
                         self.constants.setdefault(target.id, self._evaluate(statement.value))
+                        remember_secret(target.id, self._evaluate(statement.value))
 
     def _collect_parser_defaults(self, nodes: list[ast.AST]) -> None:
         """Collect the defaults of the script's own options; a run may set other values."""
@@ -212,9 +213,8 @@ class _ConfigFinder:
             return
         config.has_unread_options = True
         node = keyword.value
-        name = (
-            f"{_dotted_name(node.func)}(...)" if isinstance(node, ast.Call) else _dotted_name(node) or "..."
-        )
+        is_call = isinstance(node, ast.Call)
+        name = f"{_dotted_name(node.func)}(...)" if is_call else _dotted_name(node) or "..."
         what = f"**{mask_and_cut(name, 40)}"
         config.not_checked.append(NotChecked(what, "its content is decided at run time", "", str(place)))
 
@@ -250,9 +250,8 @@ class _ConfigFinder:
             value = self._evaluate(node.operand, depth + 1)
             return -value if isinstance(value, int | float) and not isinstance(value, bool) else UNKNOWN
         if isinstance(node, ast.BinOp):
-            return _calculate(
-                node.op, self._evaluate(node.left, depth + 1), self._evaluate(node.right, depth + 1)
-            )
+            left, right = self._evaluate(node.left, depth + 1), self._evaluate(node.right, depth + 1)
+            return _calculate(node.op, left, right)
         return UNKNOWN
 
 

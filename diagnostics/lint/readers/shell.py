@@ -27,6 +27,7 @@ from diagnostics.lint.readers.shell_expansion import MARKS, SCRIPT_SUFFIXES, Exp
 from diagnostics.lint.readers.shell_scope import HOLE, SOFT, Scope, Word, slurm_variables
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
 from diagnostics.lint.values import Place, Value
+from diagnostics.output.redact import remember_secret
 
 _LANGUAGE = tree_sitter.Language(tree_sitter_bash.language())
 _MAX_DEPTH = 60
@@ -153,9 +154,8 @@ class _ScriptReader:
         """Count the work; raise UnreadableError for a script that needs more than `_MAX_NODES` steps."""
         self.steps += steps
         if self.steps > _MAX_NODES:
-            raise UnreadableError(
-                f"{self.expander.file}: more than {_MAX_NODES} statements: no script has so many"
-            )
+            reason = f"more than {_MAX_NODES} statements: no script has so many"
+            raise UnreadableError(f"{self.expander.file}: {reason}")
 
     @contextmanager
     def _inner_scope(self) -> Iterator[Scope]:
@@ -286,12 +286,12 @@ class _ScriptReader:
             return None
         name, appends = node_text(target), any(child.type == "+=" for child in node.children)
         if value is not None and value.type == "array":
-            items = self.expander.expand_words(
-                *(item for item in value.named_children if item.type != "comment")
-            )
+            nodes = (item for item in value.named_children if item.type != "comment")
+            items = self.expander.expand_words(*nodes)
             before = self.scope.arrays.get(name, []) if appends else []
             self._count(len(before) // 8)
             self.scope.arrays[name] = [*before, *items]
+            remember_secret(name, [item.clean for item in items])
             return None
         text = self.expander.expand_text(value) if value is not None else ""
         if appends:

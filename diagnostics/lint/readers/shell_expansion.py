@@ -17,6 +17,7 @@ from tree_sitter import Node
 
 from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, SOFT, Scope, Word, mark_default
 from diagnostics.lint.readers.structured import MAX_NODES, UnreadableError
+from diagnostics.output.redact import remember_secret
 
 SCRIPT_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
 _MAX_WORD = 200_000
@@ -236,8 +237,10 @@ class Expander:
         rest = self._expand_range(
             node, start, node.end_byte - 1, quoted=quoted, splits=not quoted, depth=depth
         )
+        plain = _without_marks(rest).replace(SOFT, "")
+        remember_secret(name, plain)
         if operator.endswith("="):
-            self.scope.variables[name] = mark_default(_without_marks(rest).replace(SOFT, ""))
+            self.scope.variables[name] = mark_default(plain)
         return KEEP + SOFT + rest if quoted else _mark_words(rest)
 
     def _arithmetic(self, node: Node, depth: int) -> str:

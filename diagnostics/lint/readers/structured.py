@@ -15,6 +15,7 @@ import yaml
 
 from diagnostics import safe_io
 from diagnostics.lint.values import Place, Value, parse_scalar
+from diagnostics.output.redact import remember_secret
 from diagnostics.toml_source import Keys, key_lines
 
 # Larger inputs are refused; configs are far below these limits.
@@ -203,6 +204,8 @@ def _put_item(container: dict[str, Any], key: Any, node: Any) -> None:
         for name, value in node.items():
             container.setdefault(name, value)
         return
+    if not isinstance(node, dict):
+        remember_secret(str(key.data), _plain_data(node, []))
     # An empty list becomes a Value, which has a line.
     container[str(key.data)] = Value([], key.place) if node == [] else node
 

@@ -24,14 +24,8 @@ def find_faults(change, prompt="What is 2+2?"):
     rows = []
     for number in range(640):
         step, text = 1 + number // 16, ordinary(generator)
-        rows.append(
-            Sample(
-                step,
-                prompt,
-                text if (changed := change(step, number)) is None else changed,
-                float(number % 2),
-            )
-        )
+        changed = change(step, number)
+        rows.append(Sample(step, prompt, text if changed is None else changed, float(number % 2)))
     results = check_texts(RunArtifacts((Recording("step.jsonl", tuple(rows)),)))
     return [result for result in results if result.outcome == FAULT]
 

@@ -118,6 +118,15 @@ def test_report_numbers_a_host_that_the_launcher_names(tmp_path, run_command):
     assert "bluefin" not in result.out
 
 
+def test_texts_of_answers_contain_numbers_in_place_of_names():
+    """A longer word with a name in it stays."""
+    titled = replace(process(7, (), 500), title="train.py --nodes bluefin,redfin:1 on bluefin2")
+    texts = Snapshot((titled,), blind=("py-spy is missing on redfin",))
+    named = join_answers([node_answer(texts)], [("bluefin", "host-1"), ("redfin", "host-2")])
+    assert named.processes[0].title == "train.py --nodes host-1,host-2:1 on bluefin2"
+    assert named.blind == ("host-1: py-spy is missing on host-2",)
+
+
 def test_hosts_without_a_job_are_refused():
     empty = node_answer(Snapshot(notes=("no process here looks like a part of a job",)))
     with pytest.raises(NoProcessError, match="none of 2 hosts"):
