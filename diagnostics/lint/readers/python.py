@@ -213,8 +213,8 @@ class _ConfigFinder:
             return
         config.has_unread_options = True
         node = keyword.value
-        is_call = isinstance(node, ast.Call)
-        name = f"{_dotted_name(node.func)}(...)" if is_call else _dotted_name(node) or "..."
+        called = getattr(node, "func", None)
+        name = f"{_dotted_name(called)}(...)" if called else _dotted_name(node) or "..."
         what = f"**{mask_and_cut(name, 40)}"
         config.not_checked.append(NotChecked(what, "its content is decided at run time", "", str(place)))
 
