@@ -22,24 +22,24 @@ from tests.processes import run_text
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def existing_path(variable: str, path: str, advice: str) -> Path:
+    """Return a path below the folder that a variable names, or skip with advice; for an empty path, its value."""
+    value = os.environ.get(variable)
+    if not value or not Path(value, path).exists():
+        pytest.skip(f"no {path or 'Python'} in {variable}={value or '(unset)'}: {advice}")
+    return Path(value, path)
+
+
 def cell_python(cell: str) -> Path:
     """Return the interpreter of a cell in GRPO_DOCTOR_CELLS, or skip with the command that builds the cell."""
-    folder = os.environ.get("GRPO_DOCTOR_CELLS")
-    python = Path(folder or "") / cell / "bin" / "python"
-    if not folder or not python.exists():
-        pytest.skip(
-            f"no cell {cell} in GRPO_DOCTOR_CELLS={folder or '(unset)'}: nox -s matrix -- run --cells '{cell}' "
-            "--layers install builds those of matrix.toml; docs/repros.md has the others"
-        )
-    return python
+    command = f"nox -s matrix -- run --cells '{cell}' --layers install"
+    advice = f"{command} builds those of matrix.toml; docs/repros.md has the others"
+    return existing_path("GRPO_DOCTOR_CELLS", f"{cell}/bin/python", advice)
 
 
 def peers_python() -> Path:
     """Return the interpreter of the other trainers' environment, GRPO_DOCTOR_PEERS, or skip."""
-    python = Path(os.environ.get("GRPO_DOCTOR_PEERS") or "unset")
-    if not python.is_file():
-        pytest.skip(f"no Python with the peers at GRPO_DOCTOR_PEERS={python}; build it: nox -s tests-cells")
-    return python
+    return existing_path("GRPO_DOCTOR_PEERS", "", "build the peers: nox -s tests-cells")
 
 
 def run_in_cell(cell: str, *arguments: str, timeout_s: float = 500) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""Limit CPU time and memory in tests of hostile input."""
+"""Limit CPU time and memory in tests of hostile input, and the size of files in tests of a full disk."""
 
 import contextlib
 import resource
@@ -50,3 +50,14 @@ def allocation_limit(most_bytes: float) -> Iterator[None]:
     finally:
         tracemalloc.stop()
     assert peak < most_bytes, f"{peak} bytes"
+
+
+@contextlib.contextmanager
+def file_size_limit(most_bytes: int) -> Iterator[None]:
+    """Limit the size of files to simulate a full disk; the error is then 'File too large'."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

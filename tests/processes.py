@@ -1,12 +1,15 @@
-"""Run programs with captured output, wait for a condition, find out whether a process runs, and choose a free port."""
+"""Run programs and HTTP servers, wait for a condition, find out whether a process runs, and choose a free port."""
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,23 @@ def run_text(
 def run_python(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run this Python with its output captured as text."""
     return run_text([sys.executable, *arguments], **options)
+
+
+@contextlib.contextmanager
+def run_server(
+    handler: Callable[..., http.server.BaseHTTPRequestHandler],
+    kind: type[http.server.ThreadingHTTPServer] = http.server.ThreadingHTTPServer,
+) -> Iterator[str]:
+    """Run an HTTP server in a thread until the block ends; yield its address."""
+    server = kind(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 def free_port() -> int:

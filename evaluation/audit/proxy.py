@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.diagnostics.audit.fake_vllm_server import ServerFaults, run_server
+from tests.diagnostics.audit.fake_vllm_server import ServerFaults
+from tests.processes import run_server
 
 
 @contextlib.contextmanager

@@ -1,20 +1,17 @@
-"""`explain_missing` explains an error about a name by the API index, and triage reports the explanation.
+"""`explain_missing` explains an error about a name by the API index.
 
 The error is about a missing name, argument, option or value, a wrong call, a model type that exists twice, or a folder
 that shadows a package. `explain_own_class` explains an error about a user's class that extends an indexed one. An
 explanation names the releases that have the name, the calling package, and the release to take. Some tests use an index
-of small packages, the others the index in the wheel ("the shipped index").
+of small packages, the others the index in the wheel ("the shipped index"). For triage, which reports explanations, see
+test_triage_version_skew.py.
 """
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from click.testing import CliRunner
 
 from diagnostics.api_index.explain import LoggedFacts, explain_missing, explain_own_class
-from diagnostics.triage import command as triage
 from tests.case_files import read_cases
 
 ERRORS = read_cases(__file__, "explained_errors.yaml")
@@ -162,47 +159,3 @@ def test_newer_caller_is_recommended(index):
 )
 def test_message_without_a_known_name_is_not_explained(message):
     assert explain_missing(message, LoggedFacts()) is None
-
-
-@pytest.fixture
-def triage_findings(tmp_path):
-    """Return a function that runs `triage` on a log with these lines and returns the findings of its JSON report."""
-
-    def triage_findings(*lines):
-        (tmp_path / "run.log").write_text("\n".join(lines) + "\n")
-        arguments = [str(tmp_path / "run.log"), "--format", "json"]
-        result = CliRunner().invoke(triage.command, arguments, standalone_mode=False)
-        return json.loads(result.output)["findings"]
-
-    return triage_findings
-
-
-def test_triage_explains_a_missing_name(index, triage_findings):
-    """The explanation has the release that the log states, and the change."""
-    results = triage_findings(
-        "vllm==0.3",
-        "Traceback (most recent call last):",
-        '  File "/site-packages/trl/trainer.py", line 3, in <module>',
-        "    from vllm.ports import get_open_port",
-        "ModuleNotFoundError: No module named 'vllm.ports'",
-    )
-    (finding,) = [item for item in results if item["code"] == "CMP906"]
-    assert finding["detail"].startswith(
-        "trl (trl/trainer.py) uses vllm.ports. vllm has it from 0.1 to 0.2. The"
-    )
-    assert "The installed vllm 0.3 is too new." in finding["detail"]
-    assert "vllm<=0.2" in json.dumps(finding["remedy"])
-
-
-def test_release_of_huggingface_hub_is_read_from_the_log(triage_findings):
-    error = "ImportError: cannot import name 'LocalEntryNotFoundError' from 'huggingface_hub.errors'"
-    finding = triage_findings(error, "- huggingface_hub version: 0.23.5")[0]
-    assert finding["certainty"] == "established"
-    assert "The installed huggingface-hub 0.23.5 is too old." in finding["detail"]
-
-
-def test_index_explanation_precedes_the_general_option_issue(triage_findings):
-    error = "TypeError: GRPOConfig.__init__() got an unexpected keyword argument 'top_p'"
-    finding = triage_findings(error)[0]
-    assert finding["code"] == "CMP906"
-    assert "trl>=0.16.0" in json.dumps(finding["remedy"])

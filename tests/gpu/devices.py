@@ -7,19 +7,17 @@ tensors.
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.cells import cell_python
+from tests.cells import cell_python, existing_path
 
 NO_GPU = "needs a GPU: PyTorch sees none"
 ON_GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason=NO_GPU))
 DEVICES = ("cpu", pytest.param("cuda", marks=ON_GPU))
-GPU_CELLS = "GRPO_DOCTOR_GPU_CELLS"
 # Tolerance: kernels of another device add in another order.
 ROUNDING = 2e-4
 
@@ -33,12 +31,8 @@ def on_gpu(test):
 
 def gpu_cell(cell: str) -> Path:
     """Return the interpreter of a cell with its lock's CUDA wheels, or skip with the command that builds one."""
-    folder = os.environ.get(GPU_CELLS)
-    python = Path(folder or "") / cell / "bin" / "python"
-    if not folder or not python.exists():
-        command = f"uv venv DIR/{cell} && uv pip sync --python DIR/{cell}/bin/python locks/{cell}.txt"
-        pytest.skip(f"no cell {cell} in {GPU_CELLS}={folder or '(unset)'}: {command}")
-    return python
+    command = f"uv venv DIR/{cell} && uv pip sync --python DIR/{cell}/bin/python locks/{cell}.txt"
+    return existing_path("GRPO_DOCTOR_GPU_CELLS", f"{cell}/bin/python", command)
 
 
 def cell_on(device: str, cell: str) -> Path:

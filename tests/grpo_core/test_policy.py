@@ -12,30 +12,19 @@ import pytest
 import torch
 
 from grpo_core.config import ConfigError
-from grpo_core.learn.batch import make_batch
 from grpo_core.modes import temporary_state
 from grpo_core.tasks.model import load_model
-from grpo_core.types import Completion, Prompt, Sample
 from tests.grpo_core.conftest import make_policy, perturb, run_training
-
-
-def three_rows():
-    """Return a batch of three completions of different lengths."""
-    completions = [
-        Completion(f"r{i}", tuple(range(1, 4 + i)), (-2.0,) * (3 + i), (0,) * (3 + i), "length")
-        for i in range(3)
-    ]
-    prompts = [Prompt(c.request_id, "", (1, 2, len(c.ids))) for c in completions]
-    return make_batch([Sample(p, c, "", 0.0, 1.0) for p, c in zip(prompts, completions, strict=True)])
+from tests.grpo_core.test_update import batch
 
 
 def test_adapters_start_neutral_and_are_merged_for_engines(model_dir, tmp_path):
     """At first the log-probs are the model's; later, those of a plain model with merged weights."""
     adapted, plain = make_policy(model_dir, **{"model.lora_rank": 4}), make_policy(model_dir)
     assert {name.rpartition(".lora_")[1] for name, _ in adapted.trained()} == {".lora_"}
-    assert torch.equal(adapted.logprobs(three_rows(), 1.0)[0], plain.logprobs(three_rows(), 1.0)[0])
+    assert torch.equal(adapted.logprobs(batch(), 1.0)[0], plain.logprobs(batch(), 1.0)[0])
     perturb([value for _, value in adapted.trained()])
-    assert not torch.allclose(adapted.logprobs(three_rows(), 1.0)[0], plain.logprobs(three_rows(), 1.0)[0])
+    assert not torch.allclose(adapted.logprobs(batch(), 1.0)[0], plain.logprobs(batch(), 1.0)[0])
     merged = dict(adapted.tensors())
     parameters = dict(plain.causal.named_parameters())
     shapes, expected = ({n: v.shape for n, v in tensors.items()} for tensors in (merged, parameters))
@@ -44,7 +33,7 @@ def test_adapters_start_neutral_and_are_merged_for_engines(model_dir, tmp_path):
         for name, value in parameters.items():
             value.copy_(merged[name])
     torch.testing.assert_close(
-        adapted.logprobs(three_rows(), 1.0)[0], plain.logprobs(three_rows(), 1.0)[0], atol=1e-5, rtol=0
+        adapted.logprobs(batch(), 1.0)[0], plain.logprobs(batch(), 1.0)[0], atol=1e-5, rtol=0
     )
 
 
@@ -52,10 +41,10 @@ def test_adapter_reference_is_the_base_model(model_dir):
     """The reference's log-probs are the plain model's, and computing them leaves the adapters on."""
     adapted = make_policy(model_dir, **{"model.lora_rank": 4, "loss.kl_coefficient": 0.1})
     perturb([value for _, value in adapted.trained()])
-    before = adapted.logprobs(three_rows(), 1.0)[0]
-    expected = make_policy(model_dir).logprobs(three_rows(), 1.0)[0]
-    assert torch.equal(adapted.reference.logprobs(three_rows(), 1.0), expected)
-    assert torch.equal(adapted.logprobs(three_rows(), 1.0)[0], before)
+    before = adapted.logprobs(batch(), 1.0)[0]
+    expected = make_policy(model_dir).logprobs(batch(), 1.0)[0]
+    assert torch.equal(adapted.reference.logprobs(batch(), 1.0), expected)
+    assert torch.equal(adapted.logprobs(batch(), 1.0)[0], before)
 
 
 def test_only_adapters_are_trained(short_run):
@@ -90,7 +79,7 @@ def test_gradient_checkpointing_changes_no_gradient(model_dir):
         model.causal.model.layers[0].mlp.register_forward_pre_hook(
             lambda *_, count=count: count.__setitem__(0, count[0] + 1)
         )
-        model.logprobs(three_rows(), 1.0)[0].sum().backward()
+        model.logprobs(batch(), 1.0)[0].sum().backward()
         gradients.append([value.grad for _, value in model.trained()])
         calls.append(count[0])
     assert calls == [1, 2]

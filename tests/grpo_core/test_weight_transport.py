@@ -9,9 +9,8 @@ import fcntl
 import gc
 import os
 import re
-import resource
 import signal
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -27,6 +26,7 @@ from grpo_core.rollout.weights.transport import Sender, TensorFile, load_shared
 from grpo_core.tasks.model import load_model
 from tests.gpu.devices import DEVICES
 from tests.grpo_core.conftest import engine_config
+from tests.limits import file_size_limit
 
 KINDS = ("http", "shm")
 
@@ -147,21 +147,10 @@ def test_only_sender_memory_is_mapped(tmp_path, fault):
     os.close(descriptor)
 
 
-@contextmanager
-def limit_file_size():
-    """Limit the file size to simulate a full disk; the error is then 'File too large'."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_missing_room_for_shared_memory_is_an_error():
     """The error has the size and names the other transport."""
     reason = r"\d{7} bytes.*File too large; make room, or set rollout.sync = 'http'"
-    with limit_file_size(), pytest.raises(EngineError, match=reason):
+    with file_size_limit(4096), pytest.raises(EngineError, match=reason):
         Receiver().sender("auto").send(make_weights(0).items(), 0)
 
 

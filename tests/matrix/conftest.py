@@ -14,7 +14,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +25,12 @@ from unittest import mock
 import pytest
 
 from diagnostics.matrix import command
+from diagnostics.matrix.cells import Matrix, load_matrix
+from diagnostics.matrix.layers import BY_NAME, LAYERS
+from diagnostics.matrix.results import Question
+from diagnostics.matrix.store import Event
+from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+from tests.processes import run_server
 from tests.wheels import make_wheel, wheel_name
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,28 +96,6 @@ class _Server(http.server.ThreadingHTTPServer):
     def handle_error(self, *arguments: object) -> None:
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(*arguments)  # type: ignore[arg-type]
-
-
-@contextlib.contextmanager
-def serve_index(folder: Path) -> Iterator[Index]:
-    """Serve an empty index from a folder."""
-    folder.mkdir()
-    server = _Server(("127.0.0.1", 0), partial(_Handler, directory=str(folder)))
-    server.daemon_threads = True
-    new_index = Index(folder, f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    yield new_index
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-@pytest.fixture
-def index(tmp_path: Path) -> Iterator[Index]:
-    """Serve an empty package index; yield it."""
-    with serve_index(tmp_path / "index") as new_index:
-        yield new_index
 
 
 # Programs for toy cells. They implement the protocol of the real programs; their results come from the toy vLLM.
@@ -234,8 +217,9 @@ class ToyProject:
         return {item["id"]: item["layers"] for item in document["cells"]}
 
 
-def make_project(folder: Path, index: Index) -> ToyProject:
-    """Write a toy project whose only configured index is this one."""
+@contextlib.contextmanager
+def make_project(folder: Path) -> Iterator[ToyProject]:
+    """Write a toy project without cells, and serve an empty index, the only one that it has; yield the project."""
     programs = folder / "project" / "programs"
     modules = {
         "repro/__main__": REPRO, "repro/cell_programs/engine_probe": ENGINE_PROBE, "grpo_core/__main__": GRPO_CORE,
@@ -250,19 +234,41 @@ def make_project(folder: Path, index: Index) -> ToyProject:
     }
     environ = {
         **inherited,
-        "PIP_INDEX_URL": f"{index.address}/simple/",
         "UV_CACHE_DIR": str(folder / "uv-cache"),
         "PYTHONPATH": str(ROOT),
         "PIP_CONFIG_FILE": os.devnull,
     }
     environ |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "GRPO_DOCTOR_QUIET": "1"}
-    return ToyProject(folder / "project", index, environ)
+    (folder / "index").mkdir()
+    with run_server(partial(_Handler, directory=str(folder / "index")), _Server) as address:
+        environ["PIP_INDEX_URL"] = f"{address}/simple/"
+        yield ToyProject(folder / "project", Index(folder / "index", address), environ)
 
 
 @pytest.fixture
-def project(tmp_path: Path, index: Index) -> ToyProject:
-    """Return a toy project without cells."""
-    return make_project(tmp_path, index)
+def project(tmp_path: Path) -> Iterator[ToyProject]:
+    """Yield a toy project without cells."""
+    with make_project(tmp_path) as made:
+        yield made
+
+
+def load_questions(path: Path, text: str) -> tuple[Matrix, list[Question]]:
+    """Write a matrix file; return the matrix and a question for each layer of its cells."""
+    path.write_text(text)
+    matrix = load_matrix(path, LAYERS)
+    questions = [
+        Question(cell, BY_NAME[name], (("cell", cell.id), ("layer", name)))
+        for cell in matrix.cells
+        for name in cell.layers
+    ]
+    return matrix, questions
+
+
+def answer_event(question: Question, outcome: str, summary: str, **more: object) -> Event:
+    """Return an event with the answer to a question."""
+    answer = Answer(Outcome(outcome), summary, EvidenceLevel.EXECUTED, **more)
+    time = "2026-01-02T00:00:00Z"
+    return Event(question.identity, *question.key, answer, question.inputs, "", time, 1.0, "r")
 
 
 LIGHT_LAYERS = ("resolve", "contract")

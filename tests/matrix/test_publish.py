@@ -12,26 +12,13 @@ import pytest
 
 from diagnostics import compat_table
 from diagnostics.api_index import query
-from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.context import ROOT
-from diagnostics.matrix.layers import BY_NAME, LAYERS
 from diagnostics.matrix.publish import make_publication
-from diagnostics.matrix.results import Question, ResultsGrid
-from diagnostics.matrix.store import Event
-from diagnostics.matrix.verdicts import Answer, Outcome
+from diagnostics.matrix.results import ResultsGrid
 
 CHOSEN = ("resolve", "install")
 FIRST, SECOND = "vllm-1.0+trl-1.0", "vllm-2.0+trl-1.0"
 COMPLETE = {(cell, layer): "pass" for cell in (FIRST, SECOND) for layer in CHOSEN}
-
-
-def make_event(question, outcome):
-    """Return an event with an answer."""
-    answer = Answer(
-        Outcome(outcome), f"saw {outcome}", question.layer.evidence, ran_with=(("trl", "at /home/qz/trl"),)
-    )
-    time = "2026-01-02T00:00:00Z"
-    return Event(question.identity, *question.key, answer, question.inputs, "", time, 1.0, "r")
 
 
 @pytest.fixture
@@ -39,20 +26,17 @@ def publish(tmp_path, kit):
     """Return a function that publishes answers, {(cell, layer): outcome}, over an existing document."""
 
     def publish_answers(answers, published, *, cells=("1.0", "2.0"), layers=CHOSEN, updated=None, others=()):
-        path = tmp_path / "matrix.toml"
         text = kit.HEAD.replace('"trl=={trl}"', "") + "".join(
             kit.cell_table(vllm, "1.0", layers) for vllm in cells
         )
         for name in others:
             text += kit.cell_table("3.0", "1.0", others[name]).replace("vllm-3.0+trl-1.0", name)
-        path.write_text(text)
-        matrix = load_matrix(path, LAYERS)
-        questions = [
-            Question(cell, BY_NAME[name], (("cell", cell.id), ("layer", name)))
-            for cell in matrix.cells
-            for name in cell.layers
+        matrix, questions = kit.load_questions(tmp_path / "matrix.toml", text)
+        events = [
+            kit.answer_event(item, outcome, f"saw {outcome}", ran_with=(("trl", "at /home/qz/trl"),))
+            for item in questions
+            if (outcome := answers.get(item.key))
         ]
-        events = [make_event(item, answers[item.key]) for item in questions if item.key in answers]
         grid = ResultsGrid(questions, events)
         return make_publication(grid, published, "today", updated or {cell.id for cell in matrix.cells})
 

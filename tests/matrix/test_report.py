@@ -8,11 +8,8 @@ from __future__ import annotations
 import pytest
 
 from diagnostics.matrix import report
-from diagnostics.matrix.cells import load_matrix
-from diagnostics.matrix.layers import BY_NAME, LAYERS
-from diagnostics.matrix.results import Question, ResultsGrid
-from diagnostics.matrix.store import Event
-from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+from diagnostics.matrix.results import ResultsGrid
+from diagnostics.matrix.verdicts import Outcome
 
 HOSTILE = "<script>alert(1)</script> \x1b[31m \n::error:: token hf_abcdefghijklmnopqrstuvwxyz0123456789 | `x`"
 
@@ -26,21 +23,12 @@ def grid(tmp_path, kit):
         + kit.cell_table("1.0", "1.0", kit.CELL_LAYERS, more=expected)
         + kit.cell_table("2.0", "1.0", kit.CELL_LAYERS)
     )
-    (tmp_path / "matrix.toml").write_text(text)
-    cells = load_matrix(tmp_path / "matrix.toml", LAYERS).cells
-    questions = [
-        Question(cell, BY_NAME[name], (("cell", cell.id), ("layer", name)))
-        for cell in cells
-        for name in kit.CELL_LAYERS
-    ]
+    _, questions = kit.load_questions(tmp_path / "matrix.toml", text)
     by_key = {(question.cell.vllm, question.layer.name): question for question in questions}
     events = []
 
     def add(vllm, layer, outcome, summary="fine", **more):
-        question = by_key[vllm, layer]
-        answer = Answer(outcome, summary, EvidenceLevel.EXECUTED, **more)
-        time = "2026-01-02T00:00:00Z"
-        events.append(Event(question.identity, *question.key, answer, question.inputs, "", time, 1.0, "r"))
+        events.append(kit.answer_event(by_key[vllm, layer], outcome, summary, **more))
 
     for layer in kit.CELL_LAYERS[:4]:
         add("1.0", layer, Outcome.PASS)

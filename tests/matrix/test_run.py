@@ -24,8 +24,7 @@ def locked_project(tmp_path_factory, kit):
     The packages are toys with the numbers of real releases, whose names the layer `contract` reads from the API index.
     """
     folder = tmp_path_factory.mktemp("locked")
-    with kit.serve_index(folder / "index") as package_index:
-        project = kit.make_project(folder, package_index)
+    with kit.make_project(folder) as project:
         project.index.add("vllm", "0.10.2", kit.toy_vllm("0.10.2", kit.NOT_REPRODUCED))
         project.index.add("vllm", "0.11.0", kit.toy_vllm("0.11.0", kit.CRASH, kit.MITIGATED))
         project.index.add("trl", "0.24.0", extras={"vllm": ("vllm>=0.10.2",)})
@@ -220,8 +219,7 @@ def hanging_project(tmp_path_factory, kit):
     """Lock a cell whose programs hang after they write their process id into the home folder."""
     folder = tmp_path_factory.mktemp("hanging")
     hang = "import os, time; open(os.environ['HOME'] + '/pid', 'w').write(str(os.getpid())); time.sleep(600)"
-    with kit.serve_index(folder / "index") as package_index:
-        project = kit.make_project(folder, package_index)
+    with kit.make_project(folder) as project:
         project.index.add("vllm", "0.10.2", kit.toy_vllm("0.10.2", before=hang))
         project.index.add("trl", "0.24.0", extras={"vllm": ("vllm",)})
         project.write(kit.cell_table("0.10.2", "0.24.0", kit.CELL_LAYERS))

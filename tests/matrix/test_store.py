@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 from contextlib import suppress
 
 import msgspec
@@ -17,6 +16,7 @@ from diagnostics import UserError
 from diagnostics.matrix.context import Context
 from diagnostics.matrix.store import Event, Store, StoreBusyError, StoreError, is_flaky, latest, parse_event
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+from tests.limits import file_size_limit
 
 LOG = "logs/cell/import.log"
 REFUSED_LOGS = [
@@ -129,13 +129,9 @@ def test_huge_store_without_line_ends_is_refused(tmp_path):
 
 def test_failed_write_is_reported(tmp_path):
     """An event for which there is no room raises an error with the file and the reason."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
-    try:
-        with pytest.raises(StoreError, match=r"store\.jsonl: cannot be written: File too large"):
-            Store(tmp_path).append(make_event())
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    reason = r"store\.jsonl: cannot be written: File too large"
+    with file_size_limit(10), pytest.raises(StoreError, match=reason):
+        Store(tmp_path).append(make_event())
 
 
 def test_the_latest_finished_answer_counts():

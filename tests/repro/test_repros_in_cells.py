@@ -7,14 +7,12 @@ math-verify; GRPO_DOCTOR_TRL_1_9_2 is the folder of `uv pip install --no-deps --
 
 from __future__ import annotations
 
-import os
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 import pytest
 
 from tests.case_files import read_cases
-from tests.cells import cell_python, read_attempts, run_with
+from tests.cells import cell_python, existing_path, read_attempts, run_with
 
 
 def parameters(case):
@@ -24,6 +22,7 @@ def parameters(case):
     return pytest.param(*values, marks=marks, id=f"{case['command']} {case['environment']}")
 
 
+ADVICE = f"the variable is described in {__name__}"
 CASES = [parameters(case) for case in read_cases(__file__, "repros_in_cells.yaml")]
 
 
@@ -32,21 +31,13 @@ def environment_python(environment):
     variable, _, path = environment.partition("/")
     if not variable.startswith("GRPO_DOCTOR_"):
         return cell_python(environment)
-    return existing_path(variable, path)
-
-
-def existing_path(variable, path=""):
-    """Return a path below the folder that a variable names; skip the test if there is none."""
-    existing = Path(os.environ.get(variable, "/nowhere"), path)
-    if not existing.exists():
-        pytest.skip(f"no {existing}: {variable} is described in {__name__}")
-    return existing
+    return existing_path(variable, path, ADVICE)
 
 
 @pytest.mark.parametrize(("environment", "command", "lines", "trl"), CASES)
 def test_repro_has_its_recorded_outcomes(environment, command, lines, trl):
     """Each listed attempt matches its line: outcome, counts, location, function and detail."""
-    path = [str(existing_path(f"GRPO_DOCTOR_TRL_{trl.replace('.', '_')}"))] if trl else []
+    path = [str(existing_path(f"GRPO_DOCTOR_TRL_{trl.replace('.', '_')}", "", ADVICE))] if trl else []
     arguments = ["-m", "repro", "run", *command.split(), "--json"]
     done = run_with(environment_python(environment), *arguments, timeout_s=1500, path=path)
     observed = {}

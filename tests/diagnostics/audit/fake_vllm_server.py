@@ -1,7 +1,7 @@
 """Serve a small model over HTTP as `vllm serve` does, with selectable faults for the audit to find.
 
 `serving` starts the server in a thread of this process; `Engine` answers with transformers in the engine's dtype, and
-`ServerFaults` selects the faults. `run_server` runs any HTTP handler. test_audit_real_vllm.py audits the real server.
+`ServerFaults` selects the faults. test_audit_real_vllm.py audits the real server.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from diagnostics.audit.live.reference import round_weights
 from diagnostics.audit.live.sampling_distribution import NAMES, Sampling
+from tests.processes import run_server
 
 
 @dataclass
@@ -256,17 +256,3 @@ def serving(engine: Engine) -> Iterator[str]:
 
     with run_server(Handler) as address:
         yield address
-
-
-@contextlib.contextmanager
-def run_server(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
-    """Run an HTTP server in a thread until the block ends; yield its address."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
