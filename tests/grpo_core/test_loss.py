@@ -183,7 +183,7 @@ def test_ratio_of_equal_policies_is_exactly_one(dtype, lengths, options):
     ("cap", "ratio", "advantage", "expected"), [(1.5, 5.0, -2.0, 3.0), (1.1, 1.15, 2.0, -2.2)]
 )
 def test_ratio_cap(cap, ratio, advantage, expected):
-    """The cap limits the ratio also where it is not clipped; test_dialects.py has the other surrogates and limits."""
+    """The cap limits a ratio that is not clipped; the dialects' surrogates and limits are in test_dialects.py."""
     options = LossConfig(correction="none", ratio_cap=cap)
     loss, _ = far_token_loss(options, current=math.log(ratio), advantage=advantage)
     assert math.isclose(loss, expected, rel_tol=1e-12)

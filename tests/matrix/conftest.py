@@ -219,7 +219,7 @@ class ToyProject:
 
 @contextlib.contextmanager
 def make_project(folder: Path) -> Iterator[ToyProject]:
-    """Write a toy project without cells, and serve an empty index, the only one that it has; yield the project."""
+    """Write a toy project without cells, whose only configured index is an empty one on loopback; yield it."""
     programs = folder / "project" / "programs"
     modules = {
         "repro/__main__": REPRO, "repro/cell_programs/engine_probe": ENGINE_PROBE, "grpo_core/__main__": GRPO_CORE,
