@@ -5,6 +5,7 @@ The reference policy and temporary parameters leave it as it was; gradient check
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -17,14 +18,16 @@ from grpo_core.tasks.model import load_model
 from tests.grpo_core.conftest import make_policy, perturb, run_training
 from tests.grpo_core.test_update import batch
 
+three_rows = functools.partial(batch, (1.0,) * 3)  # their prompts differ
+
 
 def test_adapters_start_neutral_and_are_merged_for_engines(model_dir, tmp_path):
     """At first the log-probs are the model's; later, those of a plain model with merged weights."""
     adapted, plain = make_policy(model_dir, **{"model.lora_rank": 4}), make_policy(model_dir)
     assert {name.rpartition(".lora_")[1] for name, _ in adapted.trained()} == {".lora_"}
-    assert torch.equal(adapted.logprobs(batch(), 1.0)[0], plain.logprobs(batch(), 1.0)[0])
+    assert torch.equal(adapted.logprobs(three_rows(), 1.0)[0], plain.logprobs(three_rows(), 1.0)[0])
     perturb([value for _, value in adapted.trained()])
-    assert not torch.allclose(adapted.logprobs(batch(), 1.0)[0], plain.logprobs(batch(), 1.0)[0])
+    assert not torch.allclose(adapted.logprobs(three_rows(), 1.0)[0], plain.logprobs(three_rows(), 1.0)[0])
     merged = dict(adapted.tensors())
     parameters = dict(plain.causal.named_parameters())
     shapes, expected = ({n: v.shape for n, v in tensors.items()} for tensors in (merged, parameters))
@@ -33,7 +36,7 @@ def test_adapters_start_neutral_and_are_merged_for_engines(model_dir, tmp_path):
         for name, value in parameters.items():
             value.copy_(merged[name])
     torch.testing.assert_close(
-        adapted.logprobs(batch(), 1.0)[0], plain.logprobs(batch(), 1.0)[0], atol=1e-5, rtol=0
+        adapted.logprobs(three_rows(), 1.0)[0], plain.logprobs(three_rows(), 1.0)[0], atol=1e-5, rtol=0
     )
 
 
@@ -41,10 +44,10 @@ def test_adapter_reference_is_the_base_model(model_dir):
     """The reference's log-probs are the plain model's, and computing them leaves the adapters on."""
     adapted = make_policy(model_dir, **{"model.lora_rank": 4, "loss.kl_coefficient": 0.1})
     perturb([value for _, value in adapted.trained()])
-    before = adapted.logprobs(batch(), 1.0)[0]
-    expected = make_policy(model_dir).logprobs(batch(), 1.0)[0]
-    assert torch.equal(adapted.reference.logprobs(batch(), 1.0), expected)
-    assert torch.equal(adapted.logprobs(batch(), 1.0)[0], before)
+    before = adapted.logprobs(three_rows(), 1.0)[0]
+    expected = make_policy(model_dir).logprobs(three_rows(), 1.0)[0]
+    assert torch.equal(adapted.reference.logprobs(three_rows(), 1.0), expected)
+    assert torch.equal(adapted.logprobs(three_rows(), 1.0)[0], before)
 
 
 def test_only_adapters_are_trained(short_run):
@@ -79,7 +82,7 @@ def test_gradient_checkpointing_changes_no_gradient(model_dir):
         model.causal.model.layers[0].mlp.register_forward_pre_hook(
             lambda *_, count=count: count.__setitem__(0, count[0] + 1)
         )
-        model.logprobs(batch(), 1.0)[0].sum().backward()
+        model.logprobs(three_rows(), 1.0)[0].sum().backward()
         gradients.append([value.grad for _, value in model.trained()])
         calls.append(count[0])
     assert calls == [1, 2]
