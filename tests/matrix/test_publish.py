@@ -15,6 +15,7 @@ from diagnostics.api_index import query
 from diagnostics.matrix.context import ROOT
 from diagnostics.matrix.publish import make_publication
 from diagnostics.matrix.results import ResultsGrid
+from tests.matrix.questions import answer_event, load_questions
 
 CHOSEN = ("resolve", "install")
 FIRST, SECOND = "vllm-1.0+trl-1.0", "vllm-2.0+trl-1.0"
@@ -31,9 +32,9 @@ def publish(tmp_path, kit):
         )
         for name in others:
             text += kit.cell_table("3.0", "1.0", others[name]).replace("vllm-3.0+trl-1.0", name)
-        matrix, questions = kit.load_questions(tmp_path / "matrix.toml", text)
+        matrix, questions = load_questions(tmp_path / "matrix.toml", text)
         events = [
-            kit.answer_event(item, outcome, f"saw {outcome}", ran_with=(("trl", "at /home/qz/trl"),))
+            answer_event(item, outcome, f"saw {outcome}", ran_with=(("trl", "at /home/qz/trl"),))
             for item in questions
             if (outcome := answers.get(item.key))
         ]

@@ -10,6 +10,7 @@ import pytest
 from diagnostics.matrix import report
 from diagnostics.matrix.results import ResultsGrid
 from diagnostics.matrix.verdicts import Outcome
+from tests.matrix.questions import answer_event, load_questions
 
 HOSTILE = "<script>alert(1)</script> \x1b[31m \n::error:: token hf_abcdefghijklmnopqrstuvwxyz0123456789 | `x`"
 
@@ -23,12 +24,12 @@ def grid(tmp_path, kit):
         + kit.cell_table("1.0", "1.0", kit.CELL_LAYERS, more=expected)
         + kit.cell_table("2.0", "1.0", kit.CELL_LAYERS)
     )
-    _, questions = kit.load_questions(tmp_path / "matrix.toml", text)
+    _, questions = load_questions(tmp_path / "matrix.toml", text)
     by_key = {(question.cell.vllm, question.layer.name): question for question in questions}
     events = []
 
     def add(vllm, layer, outcome, summary="fine", **more):
-        events.append(kit.answer_event(by_key[vllm, layer], outcome, summary, **more))
+        events.append(answer_event(by_key[vllm, layer], outcome, summary, **more))
 
     for layer in kit.CELL_LAYERS[:4]:
         add("1.0", layer, Outcome.PASS)
