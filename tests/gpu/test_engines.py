@@ -15,7 +15,7 @@ import json
 import pytest
 
 from tests.cells import ROOT, run_with
-from tests.gpu.devices import ON_GPU, cell_on, gpu_cell
+from tests.gpu.devices import DEVICES, ON_GPU, cell_on, gpu_cell, on_gpu
 from tests.processes import run_python
 
 PROGRAM = ROOT / "tests" / "gpu" / "programs" / "start_vllm.py"
@@ -24,8 +24,6 @@ NEWEST = "vllm-0.31.0+trl-1.16.0"
 OLD = ("vllm-0.7.3+trl-0.16.1", "vllm-0.8.5.post1+trl-0.17.0")
 IN_CELLS = ("vllm-0.10.2+trl-0.25.1", NEWEST)
 TOLERANCE = {"cpu": 1e-3, "cuda": 0.05}  # of a log-prob, in float32 and in bfloat16
-GPU_ONLY = pytest.param("cuda", marks=ON_GPU)
-IN_A_CELL = ("cpu", GPU_ONLY)
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 
@@ -55,11 +53,11 @@ def test_vllm_logprobs_match_transformers(device, cell, eager):
     assert answer["largest_difference"] < TOLERANCE[device]
 
 
-@pytest.mark.parametrize("device", [GPU_ONLY])
+@on_gpu
 @pytest.mark.parametrize("cell", IN_CELLS)
-def test_sleeping_vllm_frees_memory(device, cell):
+def test_sleeping_vllm_frees_memory(cell):
     """A sleeping engine returns most of its memory to the driver, and samples the same tokens after it wakes."""
-    done, answer = start_vllm(device, cell, share=0.5, sleep=True)
+    done, answer = start_vllm("cuda", cell, share=0.5, sleep=True)
     assert answer is not None, done.stderr[-3000:]
     before, asleep, awake = answer["free"]
     assert asleep - before > 0.4 * answer["total"]
@@ -89,7 +87,7 @@ def test_memory_shortage_has_its_code(device, options, expected, tmp_path):
         assert {code for code in codes if "MEM004" <= code <= "MEM007"} == expected
 
 
-@pytest.mark.parametrize("device", IN_A_CELL)
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("cell", OLD)
 @pytest.mark.parametrize("code", ["SCH001", "SCH002"])
 def test_scheduler_assertion_reproduces_in_the_released_wheel(device, cell, code):
@@ -101,7 +99,7 @@ def test_scheduler_assertion_reproduces_in_the_released_wheel(device, cell, code
     assert not [attempt for attempt in result["attempts"] if attempt["outcome"] in {"error", "timeout"}]
 
 
-@pytest.mark.parametrize("device", IN_A_CELL)
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("cell", OLD)
 def test_cmp001_needs_an_undetected_platform(device, cell):
     """CMP001 occurs only without a GPU; with a GPU, vLLM detects its platform."""
@@ -132,7 +130,7 @@ def test_trl_trains_with_vllm(device, cell):
     assert answer["moved"] > 0
 
 
-@pytest.mark.parametrize("device", IN_A_CELL)
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("mode", ["colocate", "async", "server"])
 def test_grpo_core_trains_with_vllm(device, mode, tmp_path):
     """In each rollout mode a run of two steps ends without an error."""
@@ -147,7 +145,7 @@ def test_grpo_core_trains_with_vllm(device, mode, tmp_path):
     assert document["syncs_proven"] == document["syncs"]
 
 
-@pytest.mark.parametrize("device", IN_A_CELL)
+@pytest.mark.parametrize("device", DEVICES)
 def test_doctor_live_starts_an_engine(device):
     """`doctor --tier live` starts an engine on the device of the cell's wheels; its log-probs match transformers."""
     python = cell_on(device, NEWEST)
@@ -159,10 +157,9 @@ def test_doctor_live_starts_an_engine(device):
     assert checks["log-probs against transformers"]["outcome"] == "ok"
 
 
-@pytest.mark.parametrize("device", [GPU_ONLY])
-def test_gpu_cell_has_its_releases(device):
+@on_gpu
+def test_gpu_cell_has_its_releases():
     """vLLM and TRL have the versions in the cell's name, and PyTorch is built for CUDA."""
-    del device
     program = (
         "import json, torch; from importlib.metadata import version; "
         "print(json.dumps([version('vllm'), version('trl'), torch.version.cuda]))"

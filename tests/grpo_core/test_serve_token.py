@@ -17,7 +17,6 @@ from grpo_core.rollout.server.process import ServerProcess, token_from_environme
 from grpo_core.settings import load
 from tests.case_files import each_case, read_cases
 from tests.grpo_core.conftest import engine_config, run_training
-from tests.grpo_core.test_serve import call
 
 CASES = read_cases(__file__, "token_options.yaml")
 
@@ -27,8 +26,6 @@ def test_own_server_has_a_secret_random_token(model_dir):
     with closing(ServerProcess(engine_config(), model_dir)) as server:
         assert len(server.token) > 40
         assert server.token.encode() not in Path(f"/proc/{server.pid}/cmdline").read_bytes()
-        assert call(server, "GET", "/info", token=None)[0] == 401
-        assert call(server, "GET", "/info", token=server.token)[0] == 200
 
 
 def test_run_writes_no_token(short_run, monkeypatch, capfd):

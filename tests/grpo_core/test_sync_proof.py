@@ -70,7 +70,6 @@ def test_every_update_is_proven_twice(model_dir, device):
         (LostUpdate, "it holds weights .* the update was lost or incomplete"),
         (HalfUpdate, "the update was lost or incomplete"),
         (OldVersion, "sent version 1, it reports 0"),
-        (LostUpdateUnreadable, "differ from the trainer's by up to .* on the probe"),
     ],
 )
 def test_unproven_update_is_refused(model_dir, kind, message):
@@ -86,5 +85,5 @@ def test_probe_detects_stale_weights_after_small_steps(model_dir, size):
     """A lost update is noticed even if it would move log-probs by less than the tolerance."""
     model, sync = publisher(LostUpdateUnreadable, model_dir)
     perturb(model.parameters(), size)
-    with pytest.raises(SyncError, match="it may hold old or partial weights"):
+    with pytest.raises(SyncError, match=r"differ from .* on the probe.* it may hold old or partial weights"):
         sync.publish(1)

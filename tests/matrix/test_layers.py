@@ -27,9 +27,9 @@ from diagnostics.matrix.verdicts import Outcome
 from diagnostics.process import Completed
 
 
-def make_reply(document, excerpt="", folder=Path()):
-    """Return the reply of a program in a cell that printed this document."""
-    return cell_run.CellRun(Completed(0, "", "", 1.0, False), excerpt, "logs/cell/it", folder, document)
+def make_reply(document, excerpt="", folder=Path(), code=0):
+    """Return the reply of a program in a cell that printed this document and ended with this exit code."""
+    return cell_run.CellRun(Completed(code, "", "", 1.0, False), excerpt, "logs/cell/it", folder, document)
 
 
 @pytest.fixture
@@ -212,9 +212,7 @@ def test_conformance_run_needs_a_passed_test(found, code, outcome, message):
 
     A failed test and another signal are failures.
     """
-    assert conformance.suite_outcome(
-        found, cell_run.CellRun(Completed(code, "", "", 1.0, False), "", "", Path())
-    ) == (outcome, message)
+    assert conformance.suite_outcome(found, make_reply(None, code=code)) == (outcome, message)
 
 
 def test_recipe_adds_a_distribution_name(matrix_context):

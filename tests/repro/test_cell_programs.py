@@ -162,13 +162,6 @@ def test_probe_reports_a_missing_engine():
     assert "vllm engine, start" in document["error"]
 
 
-def test_wrong_setting_is_a_one_line_error():
-    """An unknown key ends the program with exit code 2, before anything starts."""
-    done = run_python("-m", "repro.cell_programs.engine_probe", "--train.colour=red", cwd=ROOT)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("engine_probe: command line: train.colour: unknown key")
-
-
 OPENRLHF_MAIN = """
 import argparse
 import a_module_that_needs_cuda
