@@ -330,7 +330,8 @@ def _libraries() -> Libraries:
 def collect_configs(environ: Mapping[str, str]) -> tuple[ConfigFile, ...]:
     """Read accelerate's config files at the default places that exist (accelerate's commands/config/config_args.py)."""
     paths = [_hub_home(environ) / f"accelerate/default_config.{end}" for end in ("yaml", "yml", "json")]
-    names = call_in_child(lambda: [str(path) for path in paths if path.is_file()], [])
+    none: list[str] = []
+    names = call_in_child(lambda: [str(path) for path in paths if path.is_file()], none)
     return tuple(_accelerate_config(Path(name)) for name in names)
 
 

@@ -255,18 +255,19 @@ def _redact_own_names(text: str) -> str:
     return text.replace(host, "<host>") if len(host) > 3 else text
 
 
-# Values of secrets, and words in them, that have 6 characters or more.
+# Values of secrets, and words in them, that have 6 characters or more and no other meaning.
 _REMEMBERED: set[str] = set()
 _WORD = re.compile(r"""[^\s\x00-\x1f,;=:'"\\]+""")
-# Common words that stay: the placeholder, and keys that renderers read in lint's report.
-_KEPT_WORDS = {"secret", "<secret", "secret>", MASK, "framework", "packages", "values", "unknown"}
+# A word that may be common, a reference to a variable, or a special token: replacing it would garble the report.
+_MEANINGFUL = re.compile(r".{0,5}|[A-Z]?[a-z_-]{0,15}|[A-Z_-]{0,15}|(?:\$|<|os\.).*", re.DOTALL)
 _SECRET_NAME = Rule(_expand("{SECRET_NAMES}"), flags=re.IGNORECASE)
 
 
 def remember_secret(name: str, value: Any) -> None:
     """If the rules mask a value under this name, let `mask` replace it under any other name, too, and its words.
 
-    Texts of less than 6 characters are not remembered. In a dict or list, each item is tested.
+    Texts of less than 6 characters, short words of letters alone, and references to variables are not remembered. In
+    a dict or list, each item is tested.
 
     >>> remember_secret("db.password", "Tulip9Kestrel"); mask("mode = Tulip9Kestrel"); forget_secrets()
     'mode = <secret>'
@@ -278,11 +279,10 @@ def remember_secret(name: str, value: Any) -> None:
         # The plural, in brackets, is the name of a collection of secrets.
         text = str(value)
         masked = _apply(_SECRETS, f"{name}=[" + text[:100] + "]", 1)
-        if MASK in masked[: len(name) + len(MASK) + 5]:
-            parts = [
-                part for part in (text, *_WORD.findall(text)) if len(part) > 5 and part not in _KEPT_WORDS
-            ]
-            _REMEMBERED.update(parts)
+        if MASK in masked[: len(name) + len(MASK) + 5] and not _MEANINGFUL.fullmatch(text):
+            _REMEMBERED.update(
+                part for part in (text, *_WORD.findall(text)) if not _MEANINGFUL.fullmatch(part)
+            )
 
 
 def forget_secrets() -> None:
@@ -305,14 +305,15 @@ def mask(text: str) -> str:
     return _apply(_SECRETS, _replace_remembered(text))
 
 
-# A space and the part of a word that follows it, at the end of a text.
-_LAST_WORD = re.compile(r"(?<=\S)\s+\S{1,100}\Z")
+# At the end of a text, a space and a part of a word, or a slash and a part of a name in a longer word.
+_LAST_WORD = re.compile(r"(?<=\S)(?:\s+\S{1,100}|/[^\s/]{1,100})\Z")
 
 
 def mask_and_cut(text: str, length: int) -> str:
     """Replace secrets and truncate, if the text is longer than `length`; a shorter text is returned with its secrets.
 
-    The text ends before a word of up to 100 characters that it would divide: half a host's name is not recognised.
+    The text ends before a word, or a name in a path, of up to 100 characters that it would divide: half a host's name
+    is not recognised.
 
     >>> mask_and_cut("key " + "0a1b2c3d" * 5, 24)
     'key <secret>'
