@@ -328,7 +328,7 @@ def _libraries() -> Libraries:
 
 
 def collect_configs(environ: Mapping[str, str]) -> tuple[ConfigFile, ...]:
-    """Read accelerate's config files at the default places that exist (accelerate's commands/config/config_args.py)."""
+    """Read accelerate's default config files (its commands/config/config_args.py); none if the disk does not answer."""
     paths = [_hub_home(environ) / f"accelerate/default_config.{end}" for end in ("yaml", "yml", "json")]
     none: list[str] = []
     names = call_in_child(lambda: [str(path) for path in paths if path.is_file()], none)
