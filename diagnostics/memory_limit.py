@@ -15,7 +15,7 @@ _STATM = Path("/proc/self/statm")
 
 @contextlib.contextmanager
 def limit_memory() -> Iterator[None]:
-    """Limit this process, in the body of a `with` statement, to three quarters of the memory that is available now.
+    """Let this process use three quarters of the memory available now, and no more, in the body of a `with` statement.
 
     An allocation above the limit fails, in Python with a MemoryError. `process.start` starts programs without the
     limit. Without /proc (no Linux) there is no limit.

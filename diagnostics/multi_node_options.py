@@ -111,7 +111,7 @@ def query_nodes(
 def host_hider(replacements: Iterable[tuple[str, str]]) -> Callable[[str], str]:
     """Return a function that replaces the names of hosts in a text, except in longer words; the first of equals counts.
 
-    The names `localhost` and 127.*, and names of one character, stay.
+    The names `localhost` and 127.*, and names of one character or more than 255, stay.
     """
     numbers: dict[str, str] = {}
     for name, number in replacements:

@@ -42,7 +42,10 @@ def run_supervised(work: Callable[[], int]) -> int:
 
 
 def _wait(child: int, reader: int) -> int:
-    """Pass on signals until the child has sent its exit code or ended; return the exit code."""
+    """Pass on signals until the child has sent its exit code or ended; return the exit code.
+
+    A child that sent it and does not end within 10 s is left behind.
+    """
     end, first = float("inf"), None
     while not select.select([reader], [], [], 0)[0]:
         if time.monotonic() > end:

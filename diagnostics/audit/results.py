@@ -2,8 +2,8 @@
 
 Checks build their results with `fault`, `clean`, `undecided`, `skipped` and `masked`. `put_causes_first` orders faults,
 and marks reward faults as probable consequences of the first. `make_document` returns the JSON document
-`grpo-doctor.audit.v1`, with the known issue's code and fixes for each fault. `AuditCallback` imports this module in the
-trainer's process, so it may only import packages that are installed there.
+`grpo-doctor.audit.v1`, with code and fixes of the known issue, if a fault has one. `AuditCallback` imports this module
+in the trainer's process, so it may only import packages that are installed there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Read what another process or a dead file system can block, with a time limit.
 
-The kernel waits for the lock of a process's memory until the reader's process ends; a thread may wait for that. A wait
-for a page, or for the server of a file system (FUSE), may outlast SIGKILL, so a child process waits for it.
+A read that waits for the lock of another process's memory ends with the reader's process, so a thread may wait for it.
+A wait for a page, or for the server of a file system (FUSE), may outlast SIGKILL, so a child process waits for it.
 Standard library only, because this module is also sent to remote hosts and runs there.
 """
 
@@ -21,7 +21,7 @@ from diagnostics.safe_io import list_folder, read_kernel_file
 T = TypeVar("T")
 LIMIT_S = 2.0
 UNANSWERED: set[int] = set()
-"""Processes whose files or memory could not be read in time; they are not read again."""
+"""Processes whose files or memory could not be read in time; what can block is not read again."""
 # Files for which the kernel takes a lock of the process.
 _LOCKED = frozenset({"cmdline", "environ", "io", "maps", "syscall"})
 
@@ -52,7 +52,7 @@ def read_process_file(pid: int, name: str) -> str:
 def call_in_child(function: Callable[[], T], default: T, pid: int = 0) -> T:
     """Return the result of a function, a small Python literal, or the default if it raises or needs more than LIMIT_S.
 
-    A process `pid` that the function reads is then in UNANSWERED, and gives the default without a call.
+    `pid` is the process that the function reads: after a time-out it is in UNANSWERED, and gives the default at once.
     """
     if pid in UNANSWERED:
         return default

@@ -2,7 +2,7 @@
 
 The snapshot comes from processes of this machine, from other hosts (`observe_hosts`), or from dump files; `--save`
 writes it to a file. Each job gets a diagnosis. The exit code is 1 for a hang, 2 for wrong usage (also if no dump can be
-read, or --pid or a list of hosts finds no process), 3 if a wait is too short or undecided or no process of a job was
+read, or --pid, --hosts or --ray finds no process), 3 if a wait is too short or undecided or no process of a job was
 found, else 0.
 
 `--watch` runs a command, prints a diagnosis on standard error when it stalls, and returns the command's exit code; with
@@ -218,7 +218,7 @@ _COMMON_NAMES = {"process", "server", "trainer", "worker", "ray", *FRAMEWORKS}
 
 
 def observe_hosts(request: SimpleNamespace) -> Snapshot:
-    """Run the snapshot program on the hosts; return the joined snapshot, in which a host without an answer is missing.
+    """Run the snapshot program on hosts; return the joined snapshot, which lists hosts without an answer as missing.
 
     The numbers and names of the hosts are printed on standard error.
     """

@@ -1,6 +1,6 @@
 """Decide from a snapshot whether a job hangs and which processes block it (`diagnose`).
 
-The root blocker of a process is the end of its chain of waits; the worst of all is chosen (`_blocker_order`). The
+The root blocker of a process is the end of its chain of waits; `_blocker_order` chooses one for the verdict. The
 duration of the wait is compared with `Patience` to decide between hang, waiting and progress. Ranks at a rendezvous and
 partial dumps are judged separately.
 The verdict lists what is excluded, what was not observed, and which commands to run next. All functions are pure: no
@@ -26,7 +26,7 @@ from diagnostics.hang.wait_graph import build_wait_graph
 from diagnostics.hang.wait_kinds import CAUSES, IDLE
 
 Blockers = dict[str, RootBlocker]
-"""The root blockers of processes, by key; services and processes that were not inspected have none."""
+"""The root blockers of processes, by key; running services and processes that were not inspected have none."""
 PATIENCE_S = 60.0
 BUSY_PATIENCE_S = 600.0
 # Waits whose duration is known, unlike the waits of a loop that polls.
@@ -198,7 +198,7 @@ def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, pati
     """Set the outcome by the duration of the wait, and the cause of a busy process.
 
     The outcome is hang, waiting or progress, or unknown for a poll in a dump. A dump has no times, so its other waits
-    count as a hang.
+    count as a hang, unless the blocking process computes.
     """
     live, waited_s = index.snapshot.live, verdict.waited_s
     if _makes_progress(index, blocker):
@@ -285,7 +285,7 @@ def _may_wait_for_work(index: JobIndex, blocker: RootBlocker) -> bool:
 
 
 def _is_incomplete(index: JobIndex) -> bool:
-    """Return whether a host or file is missing, or a Python process, or all processes, could not be inspected."""
+    """Return whether a part of the job is missing, or a Python process, or all processes, could not be inspected."""
     states = [state for state in index.states.values() if state.process.role != "helper"]
     unseen = any(state.kind == "unseen" for state in states if state.process.python)
     inspected = any(state.kind != "unseen" for state in states)

@@ -353,7 +353,7 @@ def merge_overlapping(groups: Iterable[set[T]]) -> list[set[T]]:
 
 
 def split_jobs(snapshot: Snapshot) -> list[Snapshot]:
-    """Split a snapshot into jobs: processes that share a parent, a store, a local connection, a pipe or shared memory.
+    """Split a snapshot into jobs: processes linked by a parent, store, local connection, pipe or shared memory.
 
     If there are several, those that consist of services only, such as Ray's helpers, are left out.
     """

@@ -3,7 +3,7 @@
 The rules in redaction.toml recognise secrets by their shape and by their key's name. Identities are users, hosts, mail,
 IP and hardware addresses, UUIDs, and this user's home folder. `mask` is for the user's own screen, `redact` for shared
 output, and `redact_path` for a path alone. Mask a text before truncating it (`mask_and_cut`, `redact_tail`): half of a
-secret is not recognised.
+secret is not recognised. A value that `remember_secret` stored is masked under any name.
 
 No pattern may take time quadratic in the length of the text; tests/diagnostics/test_redact.py measures the time.
 The module runs on remote hosts, so it supports Python 3.10 and imports only the standard library and

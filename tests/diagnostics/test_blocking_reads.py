@@ -14,7 +14,7 @@ from tests.diagnostics.hang.processes import running
 
 @pytest.fixture
 def locked(monkeypatch):
-    """Return a process stuck with the lock of its memory, as in a driver's call: reading some of its files blocks."""
+    """Yield the id of a process that seems stuck with the lock of its memory: reading some of its files blocks."""
     released, read = threading.Event(), blocking_reads.read_kernel_file
     with running("sh", "-c", "echo; read line") as process:
         files = {f"/proc/{process.pid}/{name}" for name in ("cmdline", "environ", "io", "maps")}
@@ -33,21 +33,21 @@ def test_hang_names_a_locked_process_without_its_command_line(locked):
 
 
 def test_doctor_does_not_wait_for_a_locked_process(locked, tmp_path):
-    """Without its command line, it is unknown whether a Ray cluster runs, and without its environment, a probe."""
+    """Its command line could be that of a Ray cluster, so `running` is unknown; the search for probes ends, too."""
     (tmp_path / "ray").mkdir()
     (known,) = ray_traces.collect({"RAY_TMPDIR": str(tmp_path)})
     assert (locked in known.unanswered, known.running == ()) == (True, False)
     ChildProcesses(ROOT, {})._end_strays()
 
 
-def test_call_that_the_kernel_does_not_end_is_left_to_its_child(locked):
+def test_call_that_raises_or_does_not_end_gives_the_default(locked):
     assert blocking_reads.call_in_child(lambda: 1 / 0, b"none") == b"none"
     assert blocking_reads.call_in_child(threading.Event().wait, "default", locked) == "default"
     assert list(blocking_reads.UNANSWERED) == [locked]
 
 
-def test_files_of_processes_that_can_block_are_opened_in_one_module():
-    """Other modules open /proc/PID/mem in a child process, and write these names in messages."""
+def test_files_of_processes_that_can_block_are_named_in_few_modules():
+    """Those open /proc/PID/mem in a child process, or write the name in a message; others use `read_process_file`."""
     pattern = re.compile(r'(?:/proc/\{[^"]*|/ ")(?:cmdline|environ|mem|s?maps|auxv|syscall|io)"')
     found = {path.name for path in (ROOT / "diagnostics").rglob("*.py") if pattern.search(path.read_text())}
     assert found == {"proc.py", "stacks.py", "wait_graph.py"}

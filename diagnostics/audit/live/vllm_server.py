@@ -1,8 +1,8 @@
 """Query a rollout server with the API of `vllm serve`, which TRL's server has since TRL 1.11.
 
-`Server` reads settings and cache hits, scores given ids, samples, and tokenizes. An answer of another structure becomes
-a one-line error. `check_awake` refuses a server that is asleep, paused or being updated. No call changes weights or
-settings.
+`Server` reads settings and cache hits, scores given ids, returns likely next ids, samples, and tokenizes. An answer of
+another structure becomes a one-line error. `check_awake` refuses a server that is asleep, paused or being updated. No
+call changes weights or settings.
 """
 
 from __future__ import annotations

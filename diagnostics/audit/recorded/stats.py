@@ -1,4 +1,4 @@
-"""Statistics of lists of numbers from untrusted files: sum, mean, median, deviation, linear fit.
+"""Statistics of lists of numbers from untrusted files: sum, mean, median, deviation, last run of flags, linear fit.
 
 An overflow raises no exception: a sum, mean or deviation is then infinite, and the results of `fit_line` may be NaN.
 """

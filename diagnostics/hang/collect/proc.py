@@ -236,7 +236,7 @@ def _waited_fds(pid: int, name: str, values: list[int]) -> tuple[int, ...]:
 
 
 def read_memory(pid: int, address: int, size: int) -> bytes:
-    """Read at most 4096 bytes of a process's memory; empty without permission."""
+    """Read `size` bytes of a process's memory; empty without permission or without an answer in time."""
     return call_in_child(lambda: os.pread(os.open(f"/proc/{pid}/mem", os.O_RDONLY), size, address), b"", pid)
 
 
@@ -250,7 +250,7 @@ def _opened_path(pid: int, address: int) -> str:
 
 
 def shared_memory(pid: int) -> tuple[tuple[str, ...], Semaphores]:
-    """Return the names of shared memory (at most 64), and (start, end, inode) of each mapping with semaphores."""
+    """Return shared memory as "PATH#INODE" (at most 64), and (start, end, inode) of each mapping with semaphores."""
     names, semaphores = set(), []
     for line in read_process_file(pid, "maps").splitlines():
         parts = line.split(maxsplit=5)

@@ -44,7 +44,7 @@ class Selection:
 
 
 class NoProcessError(Exception):
-    """Raised when no process matches; the message says what was searched for."""
+    """Raised when no process matches or a named one does not exist; the message says what was searched for."""
 
 
 def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time.sleep) -> Snapshot:

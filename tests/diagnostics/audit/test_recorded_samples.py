@@ -29,7 +29,7 @@ from tests.diagnostics.audit_recorded.test_damaged_runs import some_rows
     ],
     ids=["one NaN reward in each batch", "only NaN rewards", "one prompt", "23 of 24 groups at reward 0"],
 )
-def test_samples_without_learning_signal_are_a_fault(tmp_path, family, change):
+def test_samples_with_bad_rewards_or_one_prompt_are_a_fault(tmp_path, family, change):
     rows = [replace(row, **change(place, row)) for place, row in enumerate(some_rows(6))]
     assert family in fault_families(audit_run(runs.write_verl(rows, tmp_path)))
 

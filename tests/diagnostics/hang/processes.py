@@ -1,7 +1,7 @@
 """Build processes, ranks and connections of snapshots, diagnose them, and run real programs for the hang tests.
 
-`NO_PERMISSION` is the reason to skip tests that inspect another process, or empty. The import starts a process to
-find it.
+`NO_PERMISSION` is the reason to skip tests that inspect another process, or empty. To find it, the import starts two
+processes if py-spy is installed.
 """
 
 import contextlib

@@ -238,7 +238,7 @@ def test_idle_consumers_of_a_queue_are_no_hang(frame, syscall):
 
 
 @pytest.mark.parametrize(("asleep_s", "outcome"), [(0.2, "progress"), (40.0, "waiting"), (70.0, "hang")])
-def test_rank_that_computed_early_in_a_long_observation_waits(asleep_s, outcome):
+def test_wait_of_a_rank_that_computed_first_counts_from_its_sleep(asleep_s, outcome):
     """It ran 40 % of the time, then opened a named pipe: first it progresses, then waits, then hangs."""
     opens, thread = (
         StackFrame("/job/train.py", "run", 18),

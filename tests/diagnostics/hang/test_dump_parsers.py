@@ -1,7 +1,7 @@
 """`hang` parses dumps of py-spy, pystack, gdb, Ray, faulthandler, NCCL and PyTorch's flight recorder, and bundles.
 
 Bundles, which `hang --save` writes, are redacted. Hostile pickles and other files are refused. Hostile dumps are parsed
-in limited time, and limits on processes and threads are reported.
+in limited time; processes and threads beyond limits are reported, and the edges between ranks are limited.
 """
 
 import contextlib
@@ -316,7 +316,7 @@ def waiting_ranks(count):
 
 
 def test_processes_and_threads_beyond_the_limits_are_not_checked(monkeypatch, tmp_path):
-    """The snapshot has the main thread and the numbers of processes and threads beyond the limits; it is not idle."""
+    """The snapshot keeps the main thread and counts processes and threads beyond the limits; the verdict is not idle."""
     monkeypatch.setattr(dump_files, "MAX_PROCESSES", 3)
     monkeypatch.setattr(dump_files, "MAX_THREADS", 2)
     main = 'Thread 4 (idle): "MainThread"\n    wait (threading.py:1)\n'

@@ -1,6 +1,6 @@
 """`hang` inspects real processes of other Python releases, namespaces and users, and processes that change meanwhile.
 
-It also ends a py-spy that does not answer or takes gigabytes.
+It also ends a py-spy that does not answer or takes 1 GiB.
 Tests are skipped without the programs or rights that they need.
 """
 
@@ -157,7 +157,7 @@ def test_process_that_changes_while_observed_is_no_deadlock(change):
         ("/bin/sh\nexec sleep 600\n", 0.2, "did not answer within"),
         (f"{sys.executable}\n{GREEDY}", stacks.TIMEOUT_S, "stack: py-spy: "),
     ],
-    ids=["hangs", "takes gigabytes"],
+    ids=["hangs", "takes 1 GiB"],
 )
 def test_py_spy_beyond_its_limits_is_ended(tmp_path, monkeypatch, script, limit_s, reason):
     """Without the stacks, the verdict is unknown."""

@@ -1,8 +1,8 @@
 """`hang --hosts` joins the snapshots of several hosts at TCP connections.
 
 Loopback connections are not joined, and saved bundles of several hosts are refused. If a host gives no valid answer,
-the verdict on an otherwise healthy job is unknown. The collector that is sent to hosts imports the standard library
-only. Two network namespaces simulate hosts for the whole command.
+the verdict on an otherwise healthy job is unknown. Reports number the hosts instead of naming them. The collector that
+is sent to hosts imports the standard library only. Two network namespaces simulate hosts for the whole command.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def waiting_server(**socket_values):
 
 
 def stuck_client(local=CLIENT, remote=SERVER):
-    """Return the snapshot of a client that has waited 95 s for a response."""
+    """Return the snapshot of a client that sent a request 90 s ago and got no response."""
     waits = process(7, WAITS_FOR_RESPONSE, 500, syscall="recvfrom", waits_fds=(3,))
     return Snapshot(
         (waits,), (Socket(500, "tcp", local, remote, "ESTABLISHED", sent_s=90.0, received_s=95.0),)

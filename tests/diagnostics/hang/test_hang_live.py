@@ -73,7 +73,7 @@ def test_opening_a_named_pipe_is_a_hang():
 
 
 def test_deadlock_over_pipes_is_found_without_py_spy(monkeypatch):
-    """The verdict names the extra that installs py-spy; processes beyond the limit are missing from the job."""
+    """The verdict names the extra that installs py-spy; the snapshot lists processes beyond the limit as missing."""
     monkeypatch.setattr(stacks, "find_py_spy", lambda: None)
     with running(sys.executable, HOST, "pipes_crossed") as process:
         wait_until(lambda: syscalls_below(process.pid) in (["read", "read"], ["recvfrom", "recvfrom"]))
@@ -145,7 +145,7 @@ def test_terminal_and_markdown_have_the_verdict_and_stacks(deadlocked_pid, form,
         (["--watch"], 2), (["--from", "x", "--pid", "1"], 2), (["word"], 2), (["--watch", "--", "/no/such/program"], 2),
     ],
 )  # fmt: skip
-def test_wrong_usage_is_a_one_line_error(words, code, capsys):
+def test_wrong_usage_or_no_match_is_a_one_line_error(words, code, capsys):
     """Wrong usage exits with 2, and a pattern that matches no process with 3; stderr has one line."""
     assert main(["hang", *words]) == code
     captured = capsys.readouterr()
