@@ -284,9 +284,7 @@ SLOW = {
 
 
 @pytest.mark.parametrize(("kind", "name", "data", "size", "message"), SLOW.values(), ids=SLOW)
-def test_tokenizer_files_of_excessive_size_are_not_loaded(
-    kind, name, data, size, message, tiny, tmp_path, limits
-):
+def test_oversized_files_are_not_loaded(kind, name, data, size, message, tiny, tmp_path, limits):
     """Other classes of tokenizers read other files, of any size."""
     folder = shutil.copytree(tiny, tmp_path / "model")
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))

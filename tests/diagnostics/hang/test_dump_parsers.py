@@ -316,7 +316,7 @@ def waiting_ranks(count):
 
 
 def test_processes_and_threads_beyond_the_limits_are_not_checked(monkeypatch, tmp_path):
-    """The snapshot keeps the main thread and counts processes and threads beyond the limits; the verdict is not idle."""
+    """It keeps the main thread and counts processes and threads beyond the limits; the verdict is not idle."""
     monkeypatch.setattr(dump_files, "MAX_PROCESSES", 3)
     monkeypatch.setattr(dump_files, "MAX_THREADS", 2)
     main = 'Thread 4 (idle): "MainThread"\n    wait (threading.py:1)\n'
