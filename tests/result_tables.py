@@ -56,7 +56,7 @@ def pair_table() -> str:
 
 
 def cell_tables() -> str:
-    """Return three tables of all published cells: the pair, training and serving, and known issues."""
+    """Return three tables of the published cells with TRL: the pair, training and serving, and known issues."""
     cells = published_cells().values()
     first = (
         "resolve", "contract", "install", "import", "scheduler", "engine", "logprobs", "peer:alone", "peer:vllm",

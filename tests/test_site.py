@@ -61,7 +61,7 @@ def test_links_have_targets(site_sources):
 
 
 def test_code_page_lists_mitigations_that_do_not_help(site_sources):
-    """The page of a code lists a mitigation that does not help, and a trigger that it was tested with."""
+    """The page of SCH001 lists a mitigation that helps, one that does not, and a trigger."""
     text = (site_sources / "docs" / "codes" / "SCH001.md").read_text()
     assert "`fresh_engine`" in text
     assert "`lock_around_step`" in text

@@ -37,7 +37,7 @@ Lookup = Callable[[str], Any]
 
 
 def condition_result(condition: str, lookup: Lookup) -> bool | None:
-    """Return whether a condition is true; None if that depends on a value that is not known."""
+    """Return whether a condition is true; None if that is not known."""
     return _result(_parse(condition), lookup)
 
 

@@ -3,7 +3,7 @@
 Names, types and choices come from the API index, replacements of removed options from the dialects, and defaults from
 both. `compare_releases` reports removed options, values that only the new release refuses, and values of a type that
 the new release no longer declares. Of the options that the run plan or the loss uses, it also reports unset ones whose
-default differs or is gone. `make_patch` returns a diff with the certain edits; it writes no file.
+known default differs or is gone. `make_patch` returns a diff with the certain edits; it writes no file.
 """
 
 from __future__ import annotations
@@ -238,8 +238,8 @@ def _has_effect(option: str, names: dict[str, str], plan: RunPlan) -> bool:
 def make_patch(migrations: Iterable[Migration]) -> str:
     """Return a unified diff with the certain edits: new names with the same meaning, and options without effect.
 
-    Notebooks and files with carriage returns or invalid UTF-8 are left out. Files whose name a patch cannot contain are
-    left out too, with a message on standard error.
+    Notebooks, files with carriage returns or invalid UTF-8, and edits beside a secret are left out. So are files whose
+    name a patch cannot contain, with a message on standard error.
     """
     originals: dict[str, list[str]] = {}
     edited: dict[str, list[str]] = {}

@@ -1,7 +1,8 @@
 """Look up options of a framework's releases, in the API index or in the project's own copy; compare a run's options.
 
-- Options of a release: `option_names`, `exact_options`, `release_span`, `lacks_option`; in a run's
-  release, `missing_option` describes one that is missing, and `experimental_options` returns those of verl's programs.
+- Options of a release: `is_indexed_release`, `option_names`, `exact_options`, `release_span`, `lacks_option`; in
+  a run's release, `missing_option` describes one that is missing, and `experimental_options` returns those of verl's
+  programs.
 - Options of a project's own copy: `copy_options`, which reads its files.
 - Options of a run: `options_to_check`, `added_options`, `refused_options`, `doubtful_options`, `unindexed_part`, and
   `releases_with_all`, which returns the releases that have all of them.

@@ -77,7 +77,7 @@ class FactCollector:
             self._add_line(line, number)
 
     def _add_line(self, line: Line, number: int) -> None:
-        """Add all facts of a line; of an ignored traceback or a printed sample none."""
+        """Add the facts of a line; the exception of an ignored traceback and a printed sample give none."""
         is_ignored = line.text.lstrip().startswith(line_patterns.IGNORED_EXCEPTION)
         if is_ignored and len(self._ignored) < _MAX_STREAMS:
             self._ignored[line.stream] = number

@@ -1,7 +1,7 @@
 """Explain errors about missing names with the API index: the releases that have the name, and the smallest change.
 
-The name can be that of a module, of something imported, of an attribute or of an argument. `LoggedReleases` finds the
-installed releases in the logs.
+The name can be that of a module, of something imported, of an attribute, of an argument, or of a model type, for
+example. `LoggedReleases` finds the installed releases in the logs.
 """
 
 from __future__ import annotations

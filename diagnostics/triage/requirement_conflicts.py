@@ -73,7 +73,7 @@ class StatedRequirement:
     """A requirement on a package, and where the log shows it.
 
     Attributes:
-        user: The package and release that requires it; '' if the user requested it.
+        user: The package and release that requires it; '' if the user or an unknown program does.
         found: The installed release; '' if there is none or it is unknown.
         offered: A sentence on the releases that the installer offers instead; '' if the log does not report them.
     """
@@ -91,7 +91,7 @@ class StatedRequirement:
 
     @property
     def package(self) -> str:
-        """The package that requires it; '' if the user requested it."""
+        """The package that requires it; '' if the user or an unknown program does."""
         return self.user.partition(" ")[0]
 
     @property

@@ -81,7 +81,7 @@ def _rows_where(name: str, condition: Callable[[float], bool]) -> Callable[[Sequ
 
 
 def _non_finite_rows(rows: Sequence[MetricRow]) -> Matches:
-    """Return rows in which a metric of the update is not finite; none if one of the last row is finite again later."""
+    """Return rows in which a metric of the update is not finite; none if the last one recovers later."""
     checked = ("loss", "grad_norm", "kl", "entropy", "reward", "ratio", "probs_diff", "mismatch_kl")
     matches: Matches = []
     for row in rows:

@@ -45,8 +45,9 @@ class Diagnosis:
     Attributes:
         state: `known`: the logs show the root cause; `wrapper`: only consequences of a root cause that is not in these
             logs; `hypothesis`: a known issue fits the logs or their metrics, but no line proves it; `unknown`: a
-            failure that no entry describes; `clean`: no failure, and the run reports its end; `not_judged`: no failure
-            and no end, a run that a user interrupted, or lines that may report a failure; `empty`: nothing to read.
+            failure that no entry describes; `clean`: no failure, and the run reports its end (an excerpt need not);
+            `not_judged`: no failure and no end, a run that a user interrupted, or lines or metrics that may show a
+            failure; `empty`: nothing to read.
         candidates: At most three candidates, the most likely first. For `wrapper` they are consequences.
         consequences: Other candidates, which are consequences of the root cause.
         anchors: Lines to read first if the root cause is unknown.

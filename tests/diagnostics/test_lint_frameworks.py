@@ -75,14 +75,14 @@ def test_unsloth_script_has_no_batch_rule_of_trl(tmp_path):
 
 
 def test_options_without_an_index_are_not_checked():
-    """A framework whose options are in no indexed release is not reported as healthy."""
+    """For a framework without indexed options, the report says that the options were not checked."""
     (entry,) = [entry for check in report(SLIME + "--colocate").checks for entry in check.not_judged]
     assert (entry.what, entry.why) == ("options", "no release of slime is indexed with its options")
 
 
 @each_case(CASES["entry_modules"])
 def test_entry_module_is_recognised_by_its_imports(source, arguments, framework, tmp_path):
-    """A fork's entry module is recognised if it, or a file of the project that it imports, imports verl's trainer."""
+    """An entry module counts if it, or a project's file that it imports, imports a GRPO trainer; `--help` is no run."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "main.py").write_text(source)
     (tmp_path / "mine" / "trainer.py").write_text("from verl.trainer.ppo.ray_trainer import RayPPOTrainer\n")

@@ -2,7 +2,7 @@
 
 A run plan has the settings of one training or server. The config of a copied verl replaces those of known releases, and
 a modified copy of TRL turns errors into warnings. Files outside of the project are not read. Hostile files take bounded
-time and memory.
+time and memory. Values of secrets are masked.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ INPUT_FORMS = read_cases(__file__, "lint_forms.yaml")
 
 @each_case(CASES["frameworks"])
 def test_framework_is_recognised(text, syntax, framework):
-    """Keys, commands and calls identify the framework; another program gives no run plan."""
+    """Keys and commands identify the framework; other keys, programs and calls give no run plan."""
     assert [plan.framework for plan in plans(text, syntax)] == ([framework] if framework else [])
 
 
@@ -154,7 +154,7 @@ def test_release_is_read_from_the_projects_requirements(tmp_path):
 
 
 def test_requirements_outside_of_the_project_are_not_read(tmp_path, monkeypatch):
-    """Neither by a link, nor those of the working folder for a script outside of it."""
+    """A link out of the project is not followed; a script outside of the working folder does not get its pins."""
     (tmp_path / "private.txt").write_text("trl==0.17.0\n")
     (tmp_path / "repo" / ".git").mkdir(parents=True)
     (tmp_path / "repo" / "requirements.txt").symlink_to(tmp_path / "private.txt")
@@ -347,7 +347,7 @@ def test_hydra_config_is_composed_of_its_group_files(verl_checkout):
 
 @each_case(CASES["overrides"])
 def test_overrides_are_checked_against_the_copied_config(verl_checkout, overrides, expected):
-    """An override must name a key of the chosen group, and `+` no key that certainly has a value."""
+    """An override must name a key, unless another group is chosen, and `+` no key that certainly has a value."""
     assert errors_with_overrides(verl_checkout, overrides) == expected
 
 
@@ -520,8 +520,8 @@ def test_script_reads_sourced_files_of_its_project(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "text"), read_cases(__file__, "secret_settings.yaml"))
-def test_value_of_a_secret_is_masked_under_any_name(tmp_path, run_command, name, text):
-    """The value of a variable, key or anchor with a secret's name is masked, but not by the command after it."""
+def test_value_of_a_secret_is_masked_in_other_settings(tmp_path, run_command, name, text):
+    """The value of a variable, key or anchor with a secret's name is masked; a later command does not mask it."""
     for file, content in (
         (".env", "DB_PASSWORD=Tulip9Kestrel\n"), ("db.yaml", "db: {password: Tulip9Kestrel}\n"), (name, text),
         ("next.sh", "trl grpo --num_generations 8 --vllm_mode Tulip9Kestrel\n"),

@@ -71,7 +71,7 @@ def test_patch_of_a_script_with_many_runs_applies(migrate, tmp_path):
 
 @pytest.mark.parametrize("text", [TRL.replace("\n", "\r\n"), TRL.replace("use_vllm", "\tuse_vllm")])
 def test_patch_is_printed_only_if_it_applies(migrate, tmp_path, text):
-    """A patch of a file with CRLF line ends would not apply and is not printed; a tab is kept."""
+    """A patch of a file with CRLF line ends would not apply and is not printed; one of a line with a tab applies."""
     patch = migrate("train.py", text, "--from", "trl==0.17", "--to", "trl==1.16", "--diff").out
     assert bool(patch) == ("\r" not in text)
     if patch:
@@ -96,7 +96,7 @@ def test_command_line_may_abbreviate_an_option(migrate):
 
 
 @each_case(INVALID["options"])
-def test_invalid_releases_are_refused(migrate, options, message):
+def test_invalid_migration_options_are_refused(migrate, options, message):
     """The exit code is 2, and the error names what is wrong or what was expected."""
     code, _, error = migrate("train.py", TRL, *options)
     assert (code, message in error) == (2, True)

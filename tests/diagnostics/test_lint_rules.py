@@ -1,4 +1,4 @@
-"""Each lint rule reports its faulty cases and accepts its valid ones; findings quote evidence and name a fix.
+"""Lint rules report their faulty cases and accept their valid ones; findings quote evidence and name a fix.
 
 The cases are in `diagnostics/lint/rules/cases/`, the examples of declared rules in their tables.
 """

@@ -1,6 +1,7 @@
 """`lint` reports values and options that it could not check, and exits with 3 if they could hide a fault.
 
-It reports a known option of another framework or release as an error or warning, with the option to write instead.
+It reports a known option of another framework or release as an error or warning, with the option to write instead if it
+is known.
 """
 
 import pytest
@@ -62,7 +63,7 @@ def test_equal_unknowns_are_grouped(tmp_path):
 
 @each_case(CASES["lacking_options"])
 def test_option_that_the_release_lacks_is_refused(script, releases, is_refused):
-    """An unknown option is refused (CFG113) if the release is indexed and its own parser reads the options."""
+    """An option that an indexed release lacks is refused; not a `+` key, a script's option, or an unindexed part."""
     assert ("CFG113" in {finding.code for finding in report(script, **releases).findings}) is is_refused
 
 
@@ -136,8 +137,8 @@ def details(text, syntax="shell", **releases):
     )
 
 
-def test_unknown_option_names_its_counterpart_and_its_line():
-    """The fix names the option that replaces another framework's; the evidence quotes the keyword as written."""
+def test_finding_names_the_right_option_and_quotes_the_value():
+    """The fix names the option to write, or the detail the last release with it; values are quoted as written."""
     run = "python3 -m openrlhf.cli.train_ppo_ray --num_generations 4 --flash_attn --max_samples 1.28e5"
     text = details(run, openrlhf="0.8.10")
     for expected in (
@@ -219,7 +220,7 @@ def test_forwarded_arguments_are_no_value_of_a_flag():
 
 @pytest.mark.parametrize(("release", "is_unchecked"), [("0.2.0", True), ("0.11.2", False)])
 def test_checks_in_the_source_of_an_unindexed_release_are_not_checked(release, is_unchecked):
-    """A release that the index lacks is not reported as one whose checks the run passes."""
+    """For a release that the index lacks, the checks in its source are reported as not checked."""
     run = "python3 -m openrlhf.cli.train_ppo_ray --pretrain x --prompt_data y"
     texts = [item.text for check in report(run, openrlhf=release).checks for item in check.not_judged]
     entry = "the checks in the source of openrlhf 0.2.0: the index has only 0.3.6.post1 to 0.11.2"

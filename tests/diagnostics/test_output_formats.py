@@ -125,7 +125,7 @@ def test_junit_failures_follow_fail_on():
 
 
 def test_github_annotation_is_escaped():
-    """Newlines, percent signs, colons and commas of an annotation are escaped as GitHub requires."""
+    """Percent signs and line ends are escaped, and in the file's name colons and commas; the detail is one line."""
     [line] = github.render(report(finding(detail="50%\n::error::x", place="a,b:c.sh:3"))).split("\n")
     head, _, message = line.removeprefix("::error ").partition("::")
     assert head == "title=CFG101 Groups,file=a%2Cb%3Ac.sh,line=3"

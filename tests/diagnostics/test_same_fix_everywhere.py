@@ -140,7 +140,7 @@ def test_triage_and_lint_recommend_the_same():
 
 
 def affected_release(entry):
-    """Return the releases, by package, of an environment that the issue affects; None if there is none."""
+    """Return the releases, by package, of an environment that the issue affects; None if none was found."""
     needed = {claim.package: claim.versions.lstrip(">=") for claim in entry.affected if claim.needed}
     for claim in entry.affected:
         starts = [part.strip("><=~ ") for part in claim.versions.split(",")]

@@ -1,7 +1,8 @@
 """`triage` finds root causes in logs of several ranks and formats, and gives no verdict without evidence.
 
 The state of a verdict is `known`, `wrapper` (only consequences of a root cause elsewhere), `hypothesis`, `unknown`,
-`not_judged`, `clean` or `empty`. Secrets in the quoted lines are masked.
+`not_judged`, `clean` or `empty`. Secrets in the quoted lines are masked. Releases, triggers, fingerprints, groups and
+the search for logs are tested, too.
 """
 
 import gzip
@@ -129,7 +130,7 @@ def test_releases_are_read_from_banners_pip_lists_and_metadata_paths(triage_logs
 
 
 def test_log_without_failures_is_clean(triage_logs):
-    """A log with only progress bars, warnings and exceptions that Python ignores at exit is clean."""
+    """A log with only progress bars, metrics, warnings and exceptions that Python ignores at exit is clean."""
     lines = [
         "  0%|          | 0/10 [00:00<?, ?it/s]\r 50%|#####     | 5/10 [00:01<00:01, 5.0it/s]\r",
         "{'loss': 0.01, 'grad_norm': 0.5, 'reward': 0.25, 'epoch': 0.1}",
@@ -238,7 +239,7 @@ def test_rank_with_another_traceback_comes_first(triage_logs):
 
 
 def test_logs_of_a_run_folder_are_found(tmp_path, run_triage):
-    """Logs are recognised by name and first bytes; other files are skipped and listed."""
+    """Logs are recognised by name and first bytes; other files are counted by kind, except those in `.git`."""
     (tmp_path / "checkpoint-1").mkdir()
     (tmp_path / "checkpoint-1" / "model.safetensors").write_bytes(b"\x10" * 100)
     (tmp_path / "checkpoint-1" / "rng_state").write_bytes(b"\x00\x01" * 100)

@@ -39,7 +39,10 @@ def test_log_with_the_end_of_the_run_is_clean(triage_lines, last):
 
 @each_case(CASES["parts"])
 def test_end_of_a_part_differs_from_the_end_of_the_run(triage_lines, lines, state):
-    """The end of loading, sampling or evaluation, and a stop by hand, are not the end of the run; its full bar is."""
+    """The end of a part, a stop by hand and a summary with impossibly fast steps are not the end of the run.
+
+    Its full bar and an ordinary summary are.
+    """
     assert triage_lines(LAUNCHED, *STEPS, *lines).state == state
 
 

@@ -34,7 +34,7 @@ def test_caller_and_name_are_read_from_pasted_tracebacks(triage_lines, lines):
 
 
 @pytest.mark.parametrize("case", CASES["explained"], ids=lambda case: case["id"])
-def test_explanation_names_caller_side_and_releases(triage_lines, case):
+def test_explanation_has_the_texts_of_its_case(triage_lines, case):
     """Title, fix and certainty of the one finding have the texts of the case, and not those under `no`."""
     (finding,) = findings(triage_lines, case.get("code", "CMP906"), *case["log"].splitlines())
     summary = {"title": finding.title, "fix": fix_text(finding.remedy), "certainty": finding.certainty}
@@ -44,13 +44,13 @@ def test_explanation_names_caller_side_and_releases(triage_lines, case):
 
 @each_case(CASES["unexplained"])
 def test_line_without_a_skew_has_no_finding(triage_lines, code, log):
-    """Requirements that are met, only stated or of other packages, and a class of another package, are not reported."""
+    """Requirements that are met, only stated or of other packages, warnings and other errors are not reported."""
     assert findings(triage_lines, code, *log.splitlines()) == []
 
 
 @each_case(CASES["releases"])
 def test_releases_are_read_from_reports_of_users(triage_lines, line, package, version):
-    """Releases that a report names as installed are read, and required ones are not."""
+    """Releases that a report names as installed are read, and required or recommended ones are not."""
     verdict = triage_lines("Traceback (most recent call last):", line)
     assert verdict.versions.get(package, (None,))[0] == version
 

@@ -2,8 +2,8 @@
 
 `compose_config` adds the options of the config and of the files in its defaults lists to the settings. Configs that
 verl ships are not read, because verl's dialect has their values. Any other file of a defaults list that is missing,
-unreadable or beyond the limits on number and size becomes an entry "not checked". So does the config itself if it is
-not found and `required`. Defaults lists are followed over six levels of files; deeper ones are ignored.
+unreadable or beyond a limit on number, size or depth (six levels) becomes an entry "not checked". So does the config
+itself if it is not found and `required`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ComposedConfig:
 
     Attributes:
         values: The values by dotted key; those of a file take precedence over those of the files that it names.
-        missing: Files of the list that were not read, each with the reason.
+        missing: Files of the list that were not read, or whose own list was not followed, each with the reason.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
