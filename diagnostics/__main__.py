@@ -37,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     words = sys.argv[1:]
     # A watched program may need longer than the supervisor waits after a signal.
-    if arguments is None and sys.platform == "linux" and not {*cli.PROGRAMS, "--watch"} & {*words}:
+    supervised = "--watch" not in words and words[:1] not in [[name] for name in cli.PROGRAMS]
+    if arguments is None and sys.platform == "linux" and supervised:
         return run_supervised(cli.main)
     return cli.main(arguments)
 

@@ -259,7 +259,7 @@ def _redact_own_names(text: str) -> str:
 _REMEMBERED: set[str] = set()
 _WORD = re.compile(r"""[^\s\x00-\x1f,;=:'"\\]+""")
 # A word that may be common, a reference to a variable, or a special token: replacing it would garble the report.
-_MEANINGFUL = re.compile(r".{0,5}|[A-Z]?[a-z_-]{0,15}|[A-Z_-]{0,15}|(?:\$|<|os\.).*", re.DOTALL)
+_MEANINGFUL = re.compile(r".{0,5}|[A-Z]?[a-z_./-]{0,15}|[A-Z_-]{0,15}|(?:\$|<|os\.).*", re.DOTALL)
 _SECRET_NAME = Rule(_expand("{SECRET_NAMES}"), flags=re.IGNORECASE)
 
 
@@ -280,9 +280,9 @@ def remember_secret(name: str, value: Any) -> None:
         text = str(value)
         masked = _apply(_SECRETS, f"{name}=[" + text[:100] + "]", 1)
         if MASK in masked[: len(name) + len(MASK) + 5] and not _MEANINGFUL.fullmatch(text):
-            _REMEMBERED.update(
-                part for part in (text, *_WORD.findall(text)) if not _MEANINGFUL.fullmatch(part)
-            )
+            # Messages show a text as it is, on one line, or escaped.
+            parts = [text, " ".join(text.split()), repr(text)[1:-1], *_WORD.findall(text)]
+            _REMEMBERED.update(part for part in parts if not _MEANINGFUL.fullmatch(part))
 
 
 def forget_secrets() -> None:
@@ -291,6 +291,7 @@ def forget_secrets() -> None:
 
 
 def _replace_remembered(text: str) -> str:
+    # After the rules: a value such as "github" may be part of what a rule recognises.
     for value in sorted(_REMEMBERED, key=len, reverse=True):
         text = text.replace(value, MASK)
     return text
@@ -302,7 +303,7 @@ def mask(text: str) -> str:
     >>> mask("Authorization: Digest abc; --hub_token s3cr3tvalue")
     'Authorization: <secret>'
     """
-    return _apply(_SECRETS, _replace_remembered(text))
+    return _replace_remembered(_apply(_SECRETS, text))
 
 
 # At the end of a text, a space and a part of a word, or a slash and a part of a name in a longer word.
@@ -322,10 +323,9 @@ def mask_and_cut(text: str, length: int) -> str:
     """
     if len(text) <= length:
         return text
-    text = _replace_remembered(text)
     # A secret that the first cut divides is in the part that is not shown.
-    masked = _apply(_SECRETS, text[: length + 20_000], 1)
-    masked = masked if len(masked) > length + 10_000 else _apply(_SECRETS, text, 1)
+    masked = _replace_remembered(_apply(_SECRETS, text[: length + 20_000], 1))
+    masked = masked if len(masked) > length + 10_000 else _replace_remembered(_apply(_SECRETS, text, 1))
     word = _LAST_WORD.search(masked[: length + 1]) if len(masked) > length else None
     return masked[: word.start() if word else length]
 
@@ -336,7 +336,7 @@ def redact(text: str) -> str:
     >>> redact("/home/ada/run.sh on 10.1.2.3, see ada@example.org")
     '/home/<user>/run.sh on <address>, see <mail>'
     """
-    return _apply(_IDENTITY, _redact_own_names(mask(text)))
+    return _replace_remembered(_apply(_IDENTITY, _redact_own_names(_apply(_SECRETS, text))))
 
 
 def redact_tail(text: str, length: int) -> str:
