@@ -118,7 +118,7 @@ class Result:
         probe: Number or name of the check, as P5.
         message: The fault in one sentence; empty for other outcomes.
         code: Code of a fault's known issue; empty if there is none.
-        values: The numbers and names in the message.
+        values: Numbers and names behind the result, such as those in the message.
         estimates: Estimated values.
         residual: Difference that remains with this explanation.
         floor: Difference that rounding alone causes.

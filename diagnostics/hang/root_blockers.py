@@ -29,8 +29,8 @@ _ACCELERATORS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/davinci", "/dev/a
 LEVELS = ("gone", "cycle", "stuck", "busy", "quiet")
 """Levels of root blockers, strongest first. If a process waits for all of several others, the strongest decides.
 
-`gone`: stopped, dead, missing or in the kernel; `cycle`: a deadlock; `stuck`: blocked; `busy`: computing; `quiet`: idle
-without an open request.
+`gone`: stopped, dead, missing or in the kernel; `cycle`: a deadlock, or collectives that differ without a majority;
+`stuck`: blocked; `busy`: computing, or just ended; `quiet`: idle without an open request.
 """
 # Order of levels if a process waits for any of several others: it is not blocked while one of them works.
 _LEVELS_IF_ANY = ("gone", "busy", "cycle", "stuck", "quiet")

@@ -247,7 +247,7 @@ def _is_unanswered(
 
 @dataclass(frozen=True)
 class Lock:
-    """A file lock that a process holds or waits for; `pid` is 0 if the holder is in another namespace."""
+    """A file lock that a process holds or waits for; `pid` is 0 if the holder is unknown."""
 
     inode: int
     pid: int

@@ -44,7 +44,7 @@ class Verdict:
     Attributes:
         outcome: HANG, WAITING (too short for a hang so far, or it may still end), PROGRESS, IDLE_JOB or UNKNOWN.
         sentence: The verdict in a few sentences at most.
-        cause: A key of wait_kinds.CAUSES; empty if no process waits.
+        cause: A key of wait_kinds.CAUSES; empty if no wait is reported.
         certainty: established, supported or hypothesis.
         culprits: Keys of the blocking processes; labels of blockers that are not processes.
         chain: Edges from a waiting process to the blocking one; for a deadlock, including the whole cycle.

@@ -73,7 +73,7 @@ class Comparison:
 
 
 def check_checkpoints(run: RunArtifacts) -> Iterator[Result]:
-    """Compare consecutive checkpoints of a run and yield one result; unreadable checkpoints are added to `unread`.
+    """Compare consecutive checkpoints of a run and yield one result; unreadable checkpoints are added to `run.unread`.
 
     If all logged learning rates are 0, the message for unmoved weights says so.
     """

@@ -1,8 +1,9 @@
 """A live audit of the fake server reports each injected fault; a healthy server is clean.
 
 A changed sampling parameter is reported with its value, a bias on an id as log-probs that no parameters explain. Faults
-are in sampling, log-probs, tokenizer, weights, cache and replicas. `audit_fake_server` also checks the token limit. An
-unreadable tokenizer, or raw log-probs if temperature 1 is expected, leave the audit undecided.
+are in sampling, log-probs, tokenizer, weights, cache and replicas. Truncation that the trainer states is only a notice.
+`audit_fake_server` also checks the token limit. An unreadable tokenizer, or raw log-probs if temperature 1 is expected,
+leave the audit undecided.
 """
 
 import json
