@@ -3,7 +3,7 @@
 `audit_run` returns the audit; it runs the code of the reward function that the user names, if any. `read_run` finds and
 reads the files. A file's name selects its reader. The first line selects the reader of `*.jsonl`. If the user gives a
 log or a file with an unknown name, its content selects the reader. Depth, number of files, bytes and samples are
-limited. `report_unread` lists what could not be read; the audit is then incomplete. `read_metrics` reads one file of
+limited. `report_unread` lists what could not be read; the audit is then not clean. `read_metrics` reads one file of
 metrics, for `--watch`.
 """
 
