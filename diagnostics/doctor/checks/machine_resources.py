@@ -111,9 +111,10 @@ def _why_full(disk: Disk) -> str:
 
 
 def folder_variable(environment: Environment, purpose: str) -> str:
-    """Return the variable that relocates a folder, for the hub cache HF_HUB_CACHE if it is set; empty if none does."""
-    is_set = purpose == "hub cache" and environment.variables.get("HF_HUB_CACHE")
-    return "HF_HUB_CACHE" if is_set else _FOLDERS.get(purpose, _UNKNOWN_FOLDER)[1]
+    """Return the variable that relocates a folder; of those for the hub cache, the one that is set; empty if none."""
+    caches = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE") if purpose == "hub cache" else ()
+    chosen = (name for name in caches if environment.variables.get(name))
+    return next(chosen, _FOLDERS.get(purpose, _UNKNOWN_FOLDER)[1])
 
 
 def _little_room(disk: Disk, reason: str, variable: str) -> Finding:
