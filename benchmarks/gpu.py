@@ -1,13 +1,12 @@
-"""Measure step time and tokens per second of grpo_core and TRL on a GPU, and estimate the hardware's lower bounds.
+"""Measure step time and tokens per second of grpo_core and TRL on a GPU.
 
 `python -m benchmarks.gpu [--device cuda|cpu] [--trl PYTHON] [--vllm] [--rounds N] [--json] [--toy]` measures:
 
-- memory bandwidth and bfloat16 matmul, and computes from both the shortest possible times of a step;
 - training steps of grpo_core, with random weights and the layer sizes of a 0.5B Llama;
 - with --trl, an interpreter with TRL: the same steps with TRL, and the ratio; --vllm then adds TRL with vLLM.
 
 The trainers take steps alternately. Times are wall time, because CPU time does not include the work of the GPU.
-Measured values are medians with 95 % bootstrap intervals. With --json, the lines go to standard error and one JSON
+The values are medians with 95 % bootstrap intervals. With --json, the lines go to standard error and one JSON
 document to standard output. On a CPU, or with --toy, the sizes are tiny, which only shows that the benchmark runs.
 """
 
@@ -17,15 +16,12 @@ import argparse
 import json
 import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from benchmarks.harness import Program, interval, step_in_turns
 from benchmarks.programs.benchmark_inputs import write_large_vocab_model
 
-# Warm-up rounds, which are not counted.
-WARM = 2
 Measurement = dict[str, Any]
 
 
@@ -35,63 +31,12 @@ def measurement(name: str, values: list[float], unit: str) -> Measurement:
     return {"name": name, "value": middle, "low": low, "high": high, "unit": unit}
 
 
-def time_rounds(work: Any, device: str, rounds: int) -> list[float]:
-    """Call `work` once per round and wait for the device; return the seconds of each round after the warm-up."""
-    import torch
-
-    seconds = []
-    for _ in range(rounds + WARM):
-        started = time.perf_counter()
-        work()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - started)
-    return seconds[WARM:]
-
-
-def measure_hardware(device: str, *, toy: bool) -> tuple[list[Measurement], float, float]:
-    """Measure memory bandwidth and bfloat16 matmul; return the measurements, bytes per second and FLOP per second."""
-    import torch
-
-    size, width, rounds = (2**20, 128, 2) if toy else (2**30, 8192, 20)
-    source, target = (torch.empty(size, dtype=torch.uint8, device=device).fill_(1) for _ in range(2))
-    copied = [2 * size / seconds for seconds in time_rounds(lambda: target.copy_(source), device, rounds)]
-    first, second = (torch.randn(width, width, device=device, dtype=torch.bfloat16) for _ in range(2))
-    done = [2 * width**3 / seconds for seconds in time_rounds(lambda: first @ second, device, rounds)]
-    measurements = [
-        measurement("memory bandwidth of a copy", [value / 1e9 for value in copied], "GB/s"),
-        measurement("matrix product in bfloat16", [value / 1e12 for value in done], "TFLOP/s"),
-    ]
-    return measurements, interval(copied)[0], interval(done)[0]
-
-
-def lower_bounds(
-    parameters: int, options: argparse.Namespace, bandwidth: float, flops: float
-) -> list[Measurement]:
-    """Return estimates of the shortest possible times: decoding by memory bandwidth, the update by FLOP, and a step.
-
-    Args:
-        parameters: Number of weights, each of 2 bytes; an update takes 6 FLOP per weight and token.
-        options: Sizes of a step: `prompts` of 64 tokens, `group` and `tokens`.
-        bandwidth: Bytes per second.
-        flops: FLOP per second.
-    """
-    read = options.tokens * parameters * 2 / bandwidth
-    sampled = options.prompts * options.group * options.tokens
-    computed = 6 * parameters * (sampled + options.prompts * 64) / flops
-    return [
-        {"name": "decoding, at least (bandwidth)", "value": read, "unit": "s"},
-        {"name": "update, at least (operations)", "value": computed, "unit": "s"},
-        {"name": "step, at least", "value": read + computed, "unit": "s"},
-    ]
-
-
 def start_programs(folder: Path, options: argparse.Namespace) -> dict[str, Program]:
     """Start grpo_core's trainer and, with --trl, TRL's; return the running programs by name."""
     size = {
-        "train.prompts_per_step": options.prompts, "sampling.group_size": options.group, "model.dtype": options.dtype,
+        "train.prompts_per_step": options.prompts, "sampling.group_size": options.group, "model.dtype": "bfloat16",
         "sampling.max_tokens": options.tokens, "train.device": options.device, "rollout.device": options.device,
-        "rollout.dtype": options.dtype, "rollout.sync_tolerance": 0.5, "train.micro_batch": 16,
+        "rollout.dtype": "bfloat16", "rollout.sync_tolerance": 0.5, "train.micro_batch": 16,
         "model.float32_parts": "norms",
     }  # fmt: skip
     settings = [f"--{key}={value}" for key, value in size.items()]
@@ -99,7 +44,7 @@ def start_programs(folder: Path, options: argparse.Namespace) -> dict[str, Progr
     programs = {"grpo_core": Program(sys.executable, *command)}
     samples = options.prompts * options.group
     trl = {
-        "use_cpu": options.device == "cpu", "bf16": options.dtype == "bfloat16",
+        "use_cpu": options.device == "cpu", "bf16": True,
         "num_generations": options.group, "max_completion_length": options.tokens,
         "per_device_train_batch_size": min(samples, 16), "gradient_accumulation_steps": max(1, samples // 16),
     }  # fmt: skip
@@ -114,7 +59,7 @@ def start_programs(folder: Path, options: argparse.Namespace) -> dict[str, Progr
 def time_steps(folder: Path, options: argparse.Namespace) -> list[Measurement]:
     """Step the trainers alternately; return step times, tokens per second, and the ratio of grpo_core to each TRL."""
     programs = start_programs(folder, options)
-    rounds = step_in_turns([*programs.values()], options.rounds, WARM)
+    rounds = step_in_turns([*programs.values()], options.rounds)
     measurements, core_s = [], [reports[0]["wall_s"] for reports in rounds]
     for name, reports in zip(programs, zip(*rounds, strict=True), strict=True):
         seconds = [report["wall_s"] for report in reports]
@@ -128,7 +73,7 @@ def time_steps(folder: Path, options: argparse.Namespace) -> list[Measurement]:
 
 
 def main() -> None:
-    """Measure and print the lines of the hardware, then those of the steps; with --json also the JSON document."""
+    """Measure the steps and print a line for each measurement; with --json also print the JSON document."""
     import torch
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -142,27 +87,18 @@ def main() -> None:
     toy = options.toy or options.device == "cpu"
     options.prompts, options.group, options.tokens, rounds = (2, 2, 4, 2) if toy else (16, 8, 256, 15)
     options.rounds = options.rounds or rounds
-    options.dtype = "bfloat16"
     device_name = torch.cuda.get_device_name(0) if options.device == "cuda" else "the CPU"
     stream = sys.stderr if options.json else sys.stdout
     print(f"on {device_name}{', at a size that is too small to measure' if toy else ''}", file=stream)
-    hardware, bandwidth, flops = measure_hardware(options.device, toy=toy)
-    print_measurements(hardware, stream)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_large_vocab_model(folder, layers=1 if toy else 24, toy=toy)
-        weights = (folder / "model" / "model.safetensors").stat().st_size // 4
-        steps = lower_bounds(weights, options, bandwidth, flops) + time_steps(folder, options)
-    print_measurements(steps, stream)
+        figures = time_steps(folder, options)
+    for entry in figures:
+        between = f"[{entry['low']:.4g}, {entry['high']:.4g}]"
+        print(f"{entry['name']:38} {entry['value']:10.4g} {between} {entry['unit']}", file=stream, flush=True)
     if options.json:
-        print(json.dumps({"device": options.device, "toy": toy, "figures": hardware + steps}))
-
-
-def print_measurements(measurements: list[Measurement], stream: TextIO) -> None:
-    """Print one line for each measurement."""
-    for entry in measurements:
-        between = f" [{entry['low']:.4g}, {entry['high']:.4g}]" if "low" in entry else ""
-        print(f"{entry['name']:38} {entry['value']:10.4g}{between} {entry['unit']}", file=stream, flush=True)
+        print(json.dumps({"device": options.device, "toy": toy, "figures": figures}))
 
 
 if __name__ == "__main__":

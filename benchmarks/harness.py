@@ -21,6 +21,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 _PATHS = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+# Warm-up rounds, which are not counted.
+WARM = 2
 VARIABLES = {"PYTHONPATH": _PATHS, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
@@ -86,16 +88,16 @@ class StepReporter:
         self.wait_for_request()
 
 
-def step_in_turns(programs: Sequence[Program], count: int, warm: int = 2) -> list[list[dict[str, Any]]]:
+def step_in_turns(programs: Sequence[Program], count: int) -> list[list[dict[str, Any]]]:
     """Step programs alternately and end them.
 
     Returns:
-        `count` rounds with the report of each program, without the first `warm` rounds.
+        `count` rounds with the report of each program, without the warm-up rounds.
     """
-    rounds = [[program.step() for program in programs] for _ in range(count + warm)]
+    rounds = [[program.step() for program in programs] for _ in range(count + WARM)]
     for program in programs:
         program.close()
-    return rounds[warm:]
+    return rounds[WARM:]
 
 
 def interval(values: list[float]) -> tuple[float, float, float]:

@@ -4,8 +4,7 @@
 15 rounds after two warm-up rounds. Each round copies the tensors in this process, and then sends them by each transport
 to another process, which copies them into its own tensors. Each process is pinned to one core, and PyTorch uses one
 thread. The CPU time of all threads of both processes is divided by that of memcpy in the same round, so that noise of
-the machine cancels. Both sides' digests of the weights are compared after each transfer. The speed of a full SHA-256
-digest is measured on 32 MiB.
+the machine cancels. Both sides' digests of the weights are compared after each transfer.
 """
 
 from __future__ import annotations
@@ -17,14 +16,12 @@ from subprocess import PIPE, Popen
 
 import torch
 
-from benchmarks.harness import VARIABLES, interval
+from benchmarks.harness import VARIABLES, WARM, interval
 from grpo_core.rollout.http_client import HttpClient
 from grpo_core.rollout.remote_engines import RemoteEngine
-from grpo_core.rollout.weights.digest import sha256_digest, spot_digest
+from grpo_core.rollout.weights.digest import spot_digest
 
 TRANSPORTS = ("shm", "http")
-# Warm-up rounds, which are not counted.
-WARM = 2
 CORES = os.sched_getaffinity(0)
 Tensors = list[tuple[str, torch.Tensor]]
 
@@ -82,7 +79,7 @@ def measure(tensors: Tensors, rounds: int) -> list[dict[str, float]]:
 
 
 def main(mib: int = 512, rounds: int = 15) -> None:
-    """Print the speed of memcpy, a line for each transport, and the speed of a SHA-256 digest."""
+    """Print the speed of memcpy, and a line for each transport."""
     os.sched_setaffinity(0, {min(CORES)})
     torch.set_num_threads(1)
     tensors = random_llama_tensors(mib)
@@ -94,11 +91,6 @@ def main(mib: int = 512, rounds: int = 15) -> None:
         middle, low, high = interval([times[kind] / times["memcpy"] for times in measured])
         share = interval([times[f"{kind} digests"] / times[kind] for times in measured])[0]
         print(f"{kind:6} {middle:.1f} [{low:.1f}, {high:.1f}] times memcpy; digests {share:.1%} of that")
-    part = [("a", torch.randn(2**23))]
-    began = time.process_time()
-    sha256_digest(part)
-    speed = 32 * 2**20 / 1e9 / (time.process_time() - began)
-    print(f"the exact fingerprint (SHA-256), one side: {speed:.2f} GB per s of CPU")
 
 
 if __name__ == "__main__":
