@@ -108,7 +108,10 @@ def _files(path: Path) -> list[Path]:
 
 
 def _owners(file: Path) -> set[Path]:
-    """Return the Python files whose tests also test a file: itself, and files that name it, its folder or list it."""
+    """Return the files whose tests also test a file.
+
+    They are the file itself, a package that lists its folder, and sources that name the file or its folder.
+    """
     owners = {file} if file.suffix == ".py" else set()
     # No source names a module that its package imports by listing the folder.
     package = file.parent / "__init__.py"

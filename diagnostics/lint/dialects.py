@@ -155,8 +155,7 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
         derived: Values of the plan that follow from others.
         removed: Options that some releases do not have.
         extends: A framework whose names, derived values, classes and loss options hold for this one, too.
-        rank: Order in which commands are matched: frameworks with their own program first, those recognised by
-            options last.
+        rank: Order in which commands are matched, the lowest first.
         specific: 0 if its file keys are in no other framework's files; else its position among those that share keys.
         source_marks: Patterns that all match the source of a script or module that trains with it.
         classes: Classes of Python scripts whose arguments are its options.

@@ -238,8 +238,8 @@ def _has_effect(option: str, names: dict[str, str], plan: RunPlan) -> bool:
 def make_patch(migrations: Iterable[Migration]) -> str:
     """Return a unified diff with the certain edits: new names with the same meaning, and options without effect.
 
-    Notebooks, files with carriage returns or invalid UTF-8, and edits beside a secret are left out. So are files whose
-    name a patch cannot contain, with a message on standard error.
+    Left out are notebooks, files with carriage returns or invalid UTF-8, and diffs that would print a secret even
+    without context. So are files whose name a patch cannot contain, with a message on standard error.
     """
     originals: dict[str, list[str]] = {}
     edited: dict[str, list[str]] = {}

@@ -1,7 +1,7 @@
 """Find the code that uses a missing name, as far as a log shows it: a frame, a file, a module or a program.
 
-`frames_of` returns the frames of a traceback, without those that `without_wrappers` removes; `package_of` returns the
-package of a file, and `describe_caller` the text for a sentence about the calling code.
+`frames_of` returns the frames of a traceback, `without_wrappers` drops those that only pass a call on, `package_of`
+returns the package of a file, and `describe_caller` the text for a sentence about the calling code.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class LogFacts:
         errors: The first lines that report an error outside any traceback, and the last such line.
         cut_tracebacks: Tracebacks without an end; of those without a header only the last one.
         logged_errors: The first lines that a logger marks as an error and that are not in `errors`.
-        head: The first bytes, in which metrics are searched.
+        head: The first bytes, in which metrics, releases, requirements and callers are searched.
         tail: The last bytes, in which metrics and the end of the run are searched.
         first_failed: Rows of torchrun's table of the rank that failed first.
         problem: Reason why the log could not be read to its end; empty if it could.

@@ -1,7 +1,7 @@
 """Explain errors about missing names with the API index: the releases that have the name, and the smallest change.
 
-The name can be that of a module, of something imported, of an attribute, of an argument, or of a model type, for
-example. `LoggedReleases` finds the installed releases in the logs.
+The name can be that of a module, an import, an attribute, an argument or a model type, for example. `LoggedReleases`
+finds the installed releases in the logs.
 """
 
 from __future__ import annotations
@@ -139,7 +139,10 @@ def _with_fitting_changes(
 
 
 class LoggedReleases(Mapping[str, str]):
-    """Installed releases by package; for one that triage does not report, the first 2,000 lines are searched."""
+    """Installed releases by package.
+
+    For a package that triage does not report, the stored beginning of each log is searched, at most 2,000 lines.
+    """
 
     def __init__(self, verdict: Diagnosis) -> None:
         self._known = {package: version for package, (version, _place) in verdict.versions.items()}

@@ -1,8 +1,8 @@
 """Explain requirements that pip, uv or an exception's message reports as unmet, and find releases that satisfy them.
 
-`explain_conflicts` reads the first 2,000 lines of each log. If they state none and the failure is not known, it
-compares the logged releases with the requirements in the packages' metadata. `stated_ranges` yields the requirements
-that exceptions and warnings state.
+`explain_conflicts` reads the first 64 KiB of each log, and in them at most 2,000 lines. If these state none and the
+failure is not known, it compares the logged releases with the requirements in the packages' metadata. `stated_ranges`
+yields the requirements that exceptions and warnings state.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _CONTEXT = 256
 # Limits of processor time: for a log from a pipe, for one in a file, and in addition for each megabyte of the file,
 # which may be compressed. An ordinary log needs 0.1 s for a megabyte.
 _PIPE_S, _LOG_S, _FILE_MB_S = 600.0, 10.0, 30.0
-# Number of the log's first bytes that are kept for the metrics.
+# Number of the log's first bytes that are kept, for metrics and for what is read after the scan.
 HEAD = 1 << 16
 # A progress bar overwrites its line; this number of its last states is read.
 _MAX_BAR_STATES = 20

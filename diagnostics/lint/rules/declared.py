@@ -1,7 +1,7 @@
 """Load the rules that are data, entries of `declared.toml`, register them, and check runs by their conditions.
 
-The expressions in an entry are Python; `evaluate` runs them with the run's values as names. `is_one_of` compares values
-as rules do.
+The expressions in an entry are Python; `evaluate` runs them with the run's values as names. `is_one_of` compares
+values, and does not take True for 1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Define `Rule` and `Problem`, and register rules.
 
-`@rule` registers a function with its codes, its group, and the runs that it checks. `find_table_conflicts` finds
-[[config]] tables of the catalog whose `by_rule` does not agree with the rules.
+`@rule` registers a function with its codes, its group, and the runs that it checks. `codes_without_table` returns the
+codes for which rules replace the [[config]] tables of the catalog, and `find_table_conflicts` finds tables whose
+`by_rule` does not agree.
 """
 
 from __future__ import annotations
