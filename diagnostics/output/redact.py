@@ -266,8 +266,8 @@ _SECRET_NAME = Rule(_expand("{SECRET_NAMES}"), flags=re.IGNORECASE)
 def remember_secret(name: str, value: Any) -> None:
     """If the rules mask a value under this name, let `mask` replace it under any other name, too, and its words.
 
-    Texts of less than 6 characters, short words of letters alone, and references to variables are not remembered. In
-    a dict or list, each item is tested.
+    Texts of less than 6 characters, words that may be common, and references to variables are not remembered. In a
+    dict or list, each item is tested.
 
     >>> remember_secret("db.password", "Tulip9Kestrel"); mask("mode = Tulip9Kestrel"); forget_secrets()
     'mode = <secret>'
