@@ -2,7 +2,7 @@
 
 `read_command` recognises a framework by its program, module or script, also behind launchers such as torchrun. Unless
 the framework's own parser reads the options, it also reads the source of the user's script or module on the command
-line, and adds the settings of the config object that this script creates. A script that cannot be read counts as TRL's
+line, and adds the settings of the config object that this script creates. A script that is not found counts as TRL's
 if its name has "grpo" and it gets `--config FILE.yaml`.
 
 Options are read as flags (`--key value`) or as Hydra overrides (`a.b=c`). An option whose value is unknown is set to
@@ -110,7 +110,7 @@ def _find_user_script(words: list[str], file: str) -> FrameworkCommand | None:
     path, arguments = find_script(word, file, module=module), words[index + 1 :]
     framework = read_user_script(path).framework if path is not None else ""
     if path is None and "grpo" in word.rpartition("/")[2]:
-        # A script that cannot be read counts if its name has "grpo" and TRL's parser gets a YAML file.
+        # A script that is not found counts if its name has "grpo" and TRL's parser gets a YAML file.
         configs = [value for flag, value in pairwise(arguments) if flag == "--config"]
         framework = "trl" if any(name.endswith((".yaml", ".yml")) for name in configs) else ""
     # A command of a framework with overrides that sets none is a test, for example.

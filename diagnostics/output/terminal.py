@@ -191,7 +191,7 @@ def _print_check(console: Console, check: CheckResult) -> None:
 
 
 def count_checks(report: Report) -> str:
-    """Return the number of checks by outcome: "21 checks: 11 passed, 1 incomplete, 9 not applicable"."""
+    """Return the number of checks by outcome ("21 checks: 11 passed, 10 not applicable"), with a hint on --verbose."""
     counts = report.outcomes
     listed = [f"{counts[outcome]} {word}" for outcome, (word, _, _) in OUTCOMES.items() if counts[outcome]]
     if both := sum(check.outcome == "findings" and bool(check.not_judged) for check in report.checks):

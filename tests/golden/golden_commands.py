@@ -1,6 +1,6 @@
 """Run a golden command in a separate folder, summarise its output, and compare it with commands.json.
 
-A golden command is a command whose result is recorded: exit code, first line of stderr, and a summary of stdout. The
+A golden command is a command whose result is recorded: exit code, one line of stderr, and a summary of stdout. The
 command runs as `python -m ...` in a folder with the files of `inputs/` and the fake environments below. Paths, dates,
 durations and growing counts are replaced by placeholders.
 """

@@ -1,4 +1,4 @@
-"""Each golden command gives its recorded exit code, line of stderr, document keys, findings or first lines.
+"""Each golden command gives its recorded exit code, line of stderr, and keys, findings, options or first lines.
 
 The recorded commands cover exit codes 0 to 3 and the formats. `python -m tests.golden.record` records intended changes,
 which CHANGELOG.md lists.
