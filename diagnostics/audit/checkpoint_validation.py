@@ -71,12 +71,12 @@ def _check_settings(path: Path) -> None:
     queue: list[tuple[str, Any]] = [("", read_json_object(path))]
     while queue:
         name, value = queue.pop()
-        match = _LOADING_SETTING.search(name)
+        match = _LOADING_SETTING.search(name[:100])
         value = str(value) if value and match and match.lastgroup == "none" else value
         if isinstance(value, dict):
             for key, item in value.items():
                 is_own = not match or _LOADING_SETTING.search(key[:100])
-                queue.append((key[:100] if is_own else name, item))
+                queue.append((key if is_own else name, item))
         elif isinstance(value, list):
             queue += [(name, item) for item in value]
         elif isinstance(value, str) and not _is_allowed(match and match.lastgroup, value, path.parent):

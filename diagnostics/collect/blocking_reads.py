@@ -22,8 +22,8 @@ T = TypeVar("T")
 LIMIT_S = 2.0
 UNANSWERED: set[int] = set()
 """Processes whose files or memory could not be read in time; what can block is not read again."""
-# Files for which the kernel takes a lock of the process.
-_LOCKED = frozenset({"cmdline", "environ", "io", "maps", "syscall"})
+# Files, and a folder of files, for which the kernel takes a lock that the process may hold.
+_LOCKED = frozenset({"cmdline", "environ", "fdinfo", "io", "maps", "syscall"})
 
 
 def list_pids() -> list[int]:
@@ -38,7 +38,7 @@ def read_process_file(pid: int, name: str) -> str:
     shortens it for the next ones.
     """
     path, results = f"/proc/{pid}/{name}", [""]
-    if name.rpartition("/")[2] not in _LOCKED:
+    if _LOCKED.isdisjoint(name.split("/")):
         return read_kernel_file(path)
     if pid not in UNANSWERED:
         thread = threading.Thread(target=lambda: results.append(read_kernel_file(path)), daemon=True)

@@ -17,7 +17,7 @@ def locked(monkeypatch):
     """Yield the id of a process that seems stuck with the lock of its memory: reading some of its files blocks."""
     released, read = threading.Event(), blocking_reads.read_kernel_file
     with running("sh", "-c", "echo; read line") as process:
-        files = {f"/proc/{process.pid}/{name}" for name in ("cmdline", "environ", "io", "maps")}
+        files = {f"/proc/{process.pid}/{name}" for name in ("cmdline", "environ", "fdinfo/0", "io", "maps")}
         block = dict.fromkeys(files, lambda _: released.wait(60))
         monkeypatch.setattr(blocking_reads, "read_kernel_file", lambda path: block.get(path, read)(path))
         monkeypatch.setattr(blocking_reads, "LIMIT_S", 0.5)

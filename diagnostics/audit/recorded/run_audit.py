@@ -119,8 +119,9 @@ def read_run(path: Path) -> run_data.RunArtifacts:
     """Read a run's folder, or one file of it; inputs that cannot be read are listed in the result's `unread`."""
     budget = run_data.ReadBudget()
     kinds: PathsByKind = defaultdict(list)
-    for file in _walk(path, budget.unread) if path.is_dir() else [path]:
-        kinds[_detect_kind(file, budget.unread, named=file == path)].append(file)
+    with cpu_limit("finding what the files are", run_data.READ_S):
+        for file in _walk(path, budget.unread) if path.is_dir() else [path]:
+            kinds[_detect_kind(file, budget.unread, named=file == path)].append(file)
     recordings, series = tuple(_read_recordings(kinds, budget)), tuple(_read_series(kinds, budget.unread))
     return run_data.RunArtifacts(recordings, series, _checkpoints(kinds["weights"]), budget.unread)
 

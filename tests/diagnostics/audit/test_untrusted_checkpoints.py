@@ -404,6 +404,13 @@ CODE_AND_MODEL_NAMES = {
 }
 
 
+def test_secret_in_the_name_of_a_refused_setting_is_masked(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"x" * 80 + "_kernel = hf_" + "aB3" * 12: "a/b"}))
+    with pytest.raises(AuditError, match="refused") as refused:
+        checkpoint_validation.read_config(tmp_path)
+    assert "hf_aB3" not in str(refused.value)
+
+
 @pytest.mark.parametrize("change", CODE_AND_MODEL_NAMES.values(), ids=CODE_AND_MODEL_NAMES)
 def test_config_that_names_a_kernel_or_a_model_is_refused(change, tiny, tmp_path, monkeypatch):
     """transformers would import code of the hub, and timm would load a pickle."""
