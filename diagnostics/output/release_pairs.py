@@ -18,8 +18,7 @@ from diagnostics.fixes import quote_command
 from diagnostics.output.terminal import print_command, print_text
 
 SCHEMA = "grpo-doctor.versions.v1"
-# The pairs in the README and on the first screen: the oldest, those in which TRL itself trains, the newest, and one
-# between.
+# The pairs in the README and on the first screen: those with which our trainer was run, and an earlier one.
 SELECTED_PAIRS = (
     "vllm-0.7.3+trl-0.16.1", "vllm-0.8.5+trl-0.17.0", "vllm-0.10.2+trl-0.25.1", "vllm-0.11.0+trl-0.26.2",
     "vllm-0.31.0+trl-1.16.0", "vllm-0.32.0+trl-1.16.0",

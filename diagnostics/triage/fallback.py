@@ -30,7 +30,7 @@ _MAX_FAILURES, _MAX_LINES, _MAX_CUT = 3, 6, 2
 # Number of innermost frames of a traceback that are compared with the catalog.
 _INNERMOST = 4
 _TABLE = tomllib.loads(Path(__file__).with_name("waits.toml").read_text(encoding="utf-8"))
-# A prompt for input, which a batch job never gets.
+# A prompt for input, which nobody answers in a batch job.
 _QUESTION = re.compile(_TABLE["question"])
 # (code, pattern of the message that a waiting run repeats, test that would confirm or exclude the issue).
 _WAITS = tuple((wait["code"], re.compile(wait["pattern"]), wait["settles"]) for wait in _TABLE["wait"])

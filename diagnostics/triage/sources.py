@@ -50,7 +50,7 @@ class SkippedFiles:
 
 
 def find_logs(arguments: Sequence[str], skipped: SkippedFiles | None = None) -> list[LogSource]:
-    """Return the logs that a command line names; `-` is standard input, a folder means all logs below it.
+    """Return the logs that a command line names; `-` is standard input, a folder means the logs below it.
 
     Logs with equal names get their paths as names.
 
