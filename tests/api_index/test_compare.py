@@ -39,7 +39,7 @@ MISSING_NAME = "from vllm import Nothing"
 
 @each_case(CASES["names"])
 def test_name_is_found_or_missing(line, missing):
-    """A name is found however it is defined; a lazy name without a target and an import in a function are checked."""
+    """A name is found if it is defined directly, lazily, by a star import or in a `try`; a missing one is reported."""
     assert classify_uses(line) == (missing, [], [])
 
 

@@ -1,8 +1,8 @@
 """`explain_missing` explains an error about a name by the API index.
 
 The error is about a missing name, argument, option or value, a wrong call, a model type that exists twice, or a folder
-that shadows a package. `explain_own_class` explains an error about a user's class that extends an indexed one. An
-explanation names the releases that have the name, the calling package, and the release to take. Some tests use an index
+that shadows a package. `explain_own_class` explains an error about a user's class that extends an indexed one. Most
+explanations name the releases that have the name, the calling package, or the release to take. Some tests use an index
 of small packages, the others the index in the wheel ("the shipped index"). For triage, which reports explanations, see
 test_triage_version_skew.py.
 """
@@ -73,8 +73,8 @@ def test_only_a_folder_that_shadows_a_package_is_named(file, folder):
 
 
 @pytest.mark.parametrize("case", ERRORS["class_without_module"], ids=lambda case: case["message"])
-def test_class_is_found_by_its_name(make_index, case):
-    """A class that an error names without its module is found by its name; an ambiguous error is not explained."""
+def test_class_or_function_is_found_by_its_name(make_index, case):
+    """A class or function that an error names without its module is found; an undecidable error is not explained."""
     make_index(*case["releases"])
     explanation = explain_missing(case["message"], LoggedFacts(caller=case.get("caller", "")))
     assert (explanation and explanation.headline) == case["headline"]
@@ -82,7 +82,7 @@ def test_class_is_found_by_its_name(make_index, case):
 
 @pytest.mark.parametrize("case", ERRORS["shipped_index"], ids=lambda case: case["message"])
 def test_error_is_explained_by_the_shipped_index(case):
-    """The explanation has the side at fault and the changes, also for an unknown release and a wrapped message."""
+    """The explanation has the changes, and says whether the release in use is too old, too new, or neither."""
     explanation = explain_missing(case["message"], LoggedFacts(case["installed"], case["caller"]))
     assert (explanation.direction, list(explanation.changes)) == (case["direction"], case["changes"])
     assert explanation.headline == case.get("headline", explanation.headline)

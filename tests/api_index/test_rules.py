@@ -1,4 +1,4 @@
-"""The rules on vLLM's behaviour record the releases in whose source their lines were found; wrong rules are refused."""
+"""Rules on vLLM's behaviour record the releases in whose source their lines were found; an unknown key is refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_rule_that_only_an_option_needs_does_not_break_the_pair():
     assert not list(broken_rules("1.13.0", "0.30.0"))
 
 
-def test_invalid_rules_are_refused(tmp_path, monkeypatch):
+def test_rule_with_an_unknown_key_is_refused(tmp_path, monkeypatch):
     """A rule file with an unknown key is refused with the name of the key."""
     path = tmp_path / "rules.toml"
     path.write_text(

@@ -50,7 +50,7 @@ def test_leave_one_out_std_of_equal_rewards_does_not_scale():
 
 @pytest.mark.parametrize("baseline", BASELINES)
 @pytest.mark.parametrize("scale", SCALES)
-def test_equal_rewards_in_batch_give_zero_advantage(baseline, scale):
+def test_equal_rewards_in_batch_are_not_scaled(baseline, scale):
     """Equal rewards give exactly zero with every baseline, and exactly the reward without one."""
     actual = group_advantages([[0.1] * 3] * 3, baseline=baseline, scale=scale, epsilon=1e-12)
     assert actual == ((0.1 if baseline == "none" else 0.0,) * 3,) * 3

@@ -75,7 +75,7 @@ def test_settings_are_refused_in_two_processes(settings, message):
 def test_default_devices(mode, devices, processes, visible, chosen):
     """`auto` gives the trainer a GPU if there is one.
 
-    The engine gets the trainer's device, or a free GPU if both run at the same time on GPUs.
+    If both run at the same time on GPUs, the engine gets a free GPU if there is one; else it gets the trainer's device.
     """
     resolved = with_devices(make_split(mode, *devices), processes, visible)
     assert (resolved.train.device, resolved.rollout.device) == chosen

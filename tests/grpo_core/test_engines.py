@@ -6,6 +6,7 @@ every engine must do is in `conformance/suite.py`.
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from dataclasses import replace
 
@@ -78,14 +79,9 @@ def test_shared_engine_keeps_the_kind_of_an_error(transformers_engine, monkeypat
 
 def test_model_with_a_nested_text_config_is_sampled(tmp_path):
     """The configuration of a model for text and images has no vocabulary size of its own."""
-    text = {
-        "vocab_size": 50,
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 2,
-        "head_dim": 16,
-    }
+    text = {"vocab_size": 50, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
     text |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    text["head_dim"] = 16
     vision = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     vision |= {"image_size": 28, "patch_size": 14}
     config = AutoConfig.for_model("gemma3", text_config=text, vision_config=vision)
@@ -116,8 +112,9 @@ def with_first(completion):
 
 
 def test_serialization_keeps_every_bit():
-    exact = Completion("a", (1,), (-0.1 - 2**-50,), (3,), "stop")
-    assert decode_completions(encode_completions([exact]), PAIRED_REQUESTS[:1], "x") == [exact]
+    exact = [Completion("a", (1,), (-0.1 - 2**-50,), (3,), "stop")]
+    body = json.loads(json.dumps(encode_completions(exact)))
+    assert decode_completions(body, PAIRED_REQUESTS[:1], "x") == exact
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_prompts_are_submitted_within_the_step_budget():
 def test_job_that_fills_the_engine_runs_alone():
     engine = CountingEngine(blocks=6, tokens=50)
     assert all(Stepper(engine).run(make_jobs(50, 2, 50)))
-    assert max(engine.new_tokens) == 50
+    assert (max(engine.new_tokens), engine.most_running) == (50, 1)
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ def hanging_project(tmp_path_factory, kit):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupt_keeps_results_and_ends_the_program(hanging_project, tmp_path, number, code):
-    """After Ctrl-C or SIGTERM the store is valid, the table is printed, and no process remains."""
+    """After Ctrl-C or SIGTERM the store has the results so far, the table is printed, and the running program ends."""
     project = copy_project(hanging_project, tmp_path)
     pid = project.store / "home" / "pid"
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

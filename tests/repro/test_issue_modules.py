@@ -225,7 +225,7 @@ class FixedLogits(torch.nn.Module):
 
 
 def test_trainer_logprob_matches_closed_form():
-    """Log-probs follow temperature and top-p; the token that crosses the nucleus is in, the next is out."""
+    """Log-probs follow temperature and top-p; the token that crosses the nucleus is in, a later one is out."""
     weights = [0.5, 0.3, 0.15, 0.05]
     policy = FixedLogits(*map(math.log, weights))
     sampled = SampledCompletion((0,), (0, 1, 3), (0.0,) * 3)

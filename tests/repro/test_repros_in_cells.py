@@ -1,4 +1,4 @@
-"""Repros give the recorded outcomes, locations and counts in environments with the released packages.
+"""Repros give the recorded outcomes, some with locations or counts, in environments with the released packages.
 
 Besides cells, variables name environments: GRPO_DOCTOR_PEERS is a Python of `nox -s tests-cells`, GRPO_DOCTOR_FASTAPI a
 Python with repro/fastapi.txt, GRPO_DOCTOR_MATH a folder of environments with repro/math.txt, named by the release of
@@ -36,7 +36,7 @@ def environment_python(environment):
 
 @pytest.mark.parametrize(("environment", "command", "lines", "trl"), CASES)
 def test_repro_has_its_recorded_outcomes(environment, command, lines, trl):
-    """Each listed attempt matches its line: outcome, counts, location, function and detail."""
+    """Each listed attempt matches its pattern: its outcome, and in some cases counts, location, function or detail."""
     path = [str(existing_path(f"GRPO_DOCTOR_TRL_{trl.replace('.', '_')}", "", ADVICE))] if trl else []
     arguments = ["-m", "repro", "run", *command.split(), "--json"]
     done = run_with(environment_python(environment), *arguments, timeout_s=1500, path=path)

@@ -28,7 +28,7 @@ def missing_parts(error: str, port: int) -> list[str]:
     if not any(call in error for call in _CALLS):
         missing.append("the call")
     if "--resume" not in error:
-        missing.append("the remedy")
+        missing.append("the fix")
     return [f"the error does not name {what}: {error}" for what in missing]
 
 

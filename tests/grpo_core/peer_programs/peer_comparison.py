@@ -1,7 +1,7 @@
 """Provide random inputs, grpo_core's loss and advantages, and the comparison of results for the peer programs.
 
 Each peer program compares grpo_core with another trainer (a peer) in an environment that has it, and prints JSON: for
-each case the largest difference of loss and gradient, or of advantages. It computes in float64, TRL's in float32 too.
+each case the largest difference of loss and gradient, or of advantages. The programs use float64, TRL's float32 too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from grpo_core.learn.losses import Streams, policy_loss, token_weights
 LENGTHS = (9, 4, 1, 7, 2, 9)
 LONGEST = 12
 SEEDS = range(3)
-# Both sides split a step into these micro-batches, so that a loss normalised per micro-batch would differ.
+# Most programs split a step into these micro-batches, so that a loss normalised per micro-batch would differ.
 PARTS = (slice(0, 2), slice(2, 6))
 
 
