@@ -227,7 +227,7 @@ def save_run_reports(job: Job, grid: results.ResultsGrid) -> int:
 def merge_answers(job: Job) -> Publication:
     """Merge the store's answers into the published table, and print the differences."""
     matrix, options = job.context.matrix, job.options
-    updated = {cell.id for cell in results.matching_cells(matrix.cells, options["cells"])}
+    updated = {cell.id for cell in results.select_cells(matrix, options["cells"], "full")}
     events = job.context.store.read_events()
     table = make_publication(
         results.ResultsGrid(results.make_questions(job.context, matrix.cells), events),

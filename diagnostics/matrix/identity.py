@@ -40,12 +40,13 @@ class SourceDigests:
         """
         key = tuple(names)
         if key not in self._combined:
-            files: dict[str, Path] = {}
+            digests: dict[str, str] = {}
             for name in key:
                 folder = self.folders[name.partition(".")[0]]
                 for path in self._files(folder, name):
-                    files[path.relative_to(folder).as_posix()] = path
-            text = "".join(f"{name}\0{_file_digest(files[name])}\0" for name in sorted(files))
+                    digest = _content_digest(path.read_bytes(), is_python=path.suffix == ".py")
+                    digests[path.relative_to(folder).as_posix()] = digest
+            text = "".join(f"{name}\0{digest}\0" for name, digest in sorted(digests.items()))
             self._combined[key] = hashlib.sha256(text.encode()).hexdigest()[:16]
         return self._combined[key]
 
@@ -61,13 +62,9 @@ class SourceDigests:
                     yield path
 
 
-def _file_digest(path: Path) -> str:
-    """Return the digest of a Python file's syntax tree, or of another file's content."""
-    return _content_digest(path.read_bytes(), is_python=path.suffix == ".py")
-
-
 @functools.lru_cache(1024)
 def _content_digest(data: bytes, *, is_python: bool) -> str:
+    """Return the digest of a Python file's syntax tree, or of another file's content."""
     text = syntax_tree_text(data.decode()).encode() if is_python else data
     return hashlib.sha256(text).hexdigest()[:16]
 

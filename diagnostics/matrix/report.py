@@ -84,8 +84,7 @@ def verdict_text(judgement: Judgement) -> str:
     """Return a verdict as text, with UNEXPECTED before an unexpected `unresolvable` or `not run`."""
     text = VERDICTS[judgement.verdict][1]
     may_be_expected = judgement.verdict in {Verdict.UNRESOLVABLE, Verdict.NOT_RUN}
-    unexpected = not judgement.expected and not judgement.incomplete
-    return f"UNEXPECTED: {text}" if may_be_expected and unexpected else text
+    return f"UNEXPECTED: {text}" if may_be_expected and judgement.unexpected else text
 
 
 def symbols(result: LayerResult) -> str:
@@ -98,7 +97,7 @@ def totals(grid: ResultsGrid) -> str:
     counts, number = grid.counts(), len(grid.results)
     passed = counts.pop(Verdict.PASS, 0)
     other_counts = ", ".join(f"{counts[item]} {VERDICTS[item][1]}" for item in Verdict if counts[item])
-    unexpected = sum(result.unexpected for result in grid.results)
+    unexpected = sum(result.judgement.unexpected for result in grid.results)
     head = f"{passed} of {number} results passed ({100 * passed / max(1, number):.0f} %)"
     return "; ".join(filter(None, (head, other_counts, f"{unexpected} not as expected")))
 

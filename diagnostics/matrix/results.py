@@ -85,23 +85,13 @@ def select_cells(matrix: Matrix, globs: Sequence[str], profile: str | None) -> l
     Raises:
         UserError: A pattern matches no cell.
     """
-    if globs or profile == "full":
-        return matching_cells(matrix.cells, globs)
-    return [cell for cell in matrix.cells if "quick" in cell.profiles]
-
-
-def matching_cells(cells: Sequence[Cell], globs: Sequence[str]) -> list[Cell]:
-    """Return the cells that match a pattern; without patterns, all cells.
-
-    Raises:
-        UserError: A pattern matches no cell.
-    """
-    names = [cell.id for cell in cells]
+    names = [cell.id for cell in matrix.cells]
     for pattern in globs:
         if not fnmatch.filter(names, pattern):
             raise UserError(f"no cell matches {pattern!r}{close_matches(pattern, names)}; --list shows all")
-    patterns = globs or ["*"]
-    return [cell for cell in cells if any(fnmatch.fnmatchcase(cell.id, pattern) for pattern in patterns)]
+    if globs:
+        return [cell for cell in matrix.cells if any(fnmatch.fnmatchcase(cell.id, glob) for glob in globs)]
+    return [cell for cell in matrix.cells if profile == "full" or "quick" in cell.profiles]
 
 
 def select_layers(lists: Sequence[str], *, quick: bool) -> tuple[str, ...]:
@@ -166,11 +156,6 @@ class LayerResult:
         if self.event is None:
             return ()
         return self.event.answer.codes or matching_codes(self.event.answer)
-
-    @property
-    def unexpected(self) -> bool:
-        """Whether the verdict is final and not the expected one."""
-        return not self.judgement.expected and not self.judgement.incomplete
 
     @property
     def summary(self) -> str:

@@ -135,6 +135,11 @@ class Judgement(Struct, frozen=True):
     remark: str = ""
     """Reason why the outcome is unexpected, or the reason of the expectation."""
 
+    @property
+    def unexpected(self) -> bool:
+        """Whether the verdict is final and not the expected one."""
+        return not self.expected and not self.incomplete
+
 
 def judge(answer: Answer, expectation: Expectation | None, *, flaky: bool = False) -> Judgement:
     """Compare an answer with its expectation; an answer without a result may give an open verdict.
@@ -194,7 +199,7 @@ def blocked_by(layer: str, judgement: Judgement) -> Judgement:
 def exit_code(judgements: Iterable[Judgement]) -> int:
     """Return 1 if a final verdict is unexpected, else 3 if a verdict is open, else 0."""
     judgements = list(judgements)
-    if any(not item.expected and not item.incomplete for item in judgements):
+    if any(item.unexpected for item in judgements):
         return 1
     return 3 if any(item.incomplete for item in judgements) else 0
 

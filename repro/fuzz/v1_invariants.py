@@ -32,7 +32,18 @@ def check_step(engine: V1Engine, scheduled: Any) -> None:
         BrokenInvariantError: The step exceeds the token budget or the number of sequences, or schedules a request that
             is not running.
     """
-    for fault in _over_budget(engine, scheduled):
+    counts, total = scheduled.num_scheduled_tokens, scheduled.total_num_scheduled_tokens
+    running = {request.request_id for request in engine.scheduler.running}
+    most = engine.setup.max_num_seqs
+    budget = 0 if engine.scheduler.pause_state.name == "PAUSED_ALL" else engine.setup.token_budget
+    fault = ""
+    if total != sum(counts.values()) or total > budget:
+        fault = f"{dict(counts)} scheduled, {total} by its own count, {budget} allowed"
+    elif len(counts) > most or len(running) > most:
+        fault = f"{len(counts)} scheduled and {len(running)} running, {most} allowed"
+    elif any(count <= 0 for count in counts.values()) or not set(counts) <= running:
+        fault = f"{dict(counts)} scheduled, running: {sorted(running)}"
+    if fault:
         raise BrokenInvariantError("a step keeps its budget", fault)
 
 
@@ -49,20 +60,6 @@ def check_end(engine: V1Engine) -> None:
     requests = sorted(engine.scheduler.requests)
     if leaked or requests:
         raise BrokenInvariantError(BLOCKS, f"{leaked} are taken in an empty engine, requests: {requests}")
-
-
-def _over_budget(engine: V1Engine, scheduled: Any) -> Iterator[str]:
-    """Yield violations of the token budget, of the number of requests, or of their state in a scheduled step."""
-    counts, total = scheduled.num_scheduled_tokens, scheduled.total_num_scheduled_tokens
-    running = {request.request_id for request in engine.scheduler.running}
-    most = engine.setup.max_num_seqs
-    budget = 0 if engine.scheduler.pause_state.name == "PAUSED_ALL" else engine.setup.token_budget
-    if total != sum(counts.values()) or total > budget:
-        yield f"{dict(counts)} scheduled, {total} by its own count, {budget} allowed"
-    if len(counts) > most or len(running) > most:
-        yield f"{len(counts)} scheduled and {len(running)} running, {most} allowed"
-    if any(count <= 0 for count in counts.values()) or not set(counts) <= running:
-        yield f"{dict(counts)} scheduled, running: {sorted(running)}"
 
 
 def _miscounted_blocks(engine: V1Engine) -> Iterator[str]:
