@@ -14,12 +14,10 @@ import contextlib
 import threading
 from collections.abc import Sequence
 
-from repro import upstream
 from repro.drivers.schedulers import callers, v0
 from repro.drivers.schedulers.v0 import ForwardPassError, SchedulerRequest, V0Setup
-from repro.registry import Tally, Trigger, repro
+from repro.registry import Tally, Trigger
 
-ASSERTION = "assert len(running_scheduled.prefill_seq_groups) == 0"
 TRAINING = [SchedulerRequest(f"train-{index}", prompt=10 + 3 * index, max_tokens=6) for index in range(4)]
 EVALUATION = [SchedulerRequest(f"eval-{index}", prompt=8 + 5 * index, max_tokens=4) for index in range(2)]
 
@@ -118,18 +116,13 @@ def _serve_both(*, cancel_training: bool = False) -> Tally:
     return v0.count_answers([server.engine], [(sent, server.completions_of(sent)) for sent in clients])
 
 
-repro(
+v0.repro(
     "SCH001",
-    assertion=ASSERTION,
-    distributions=upstream.VLLM,
-    modules=v0.MODULES,
-    helpful_modules=v0.HELPFUL_MODULES,
-    simulated=v0.SIMULATED,
+    "assert len(running_scheduled.prefill_seq_groups) == 0",
     triggers=[
         Trigger("lost_step", _lost_step),
         Trigger("cancelled_step", _cancelled_step),
         Trigger("two_owners", _two_owners),
     ],
     recommended={"one_owner": "ms-swift 3.5.0, modelscope/ms-swift#4234"},
-    inapplicable_reason=lambda: upstream.explain_missing_code("vllm/core/scheduler.py", ASSERTION),
 )

@@ -21,12 +21,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from repro import upstream
 from repro.drivers.schedulers import callers, v0
 from repro.drivers.schedulers.v0 import SchedulerRequest, V0Setup, check_prompt
-from repro.registry import Tally, Trigger, repro
+from repro.registry import Tally, Trigger
 
-ASSERTION = "assert len(self._async_stopped) == 0"
 LIMIT = V0Setup.max_model_len
 OVERLONG = SchedulerRequest("overlong", prompt=LIMIT + 16, max_tokens=5)
 # The prompt of "minimum" is within the limit, but not together with its minimum number of new tokens.
@@ -93,13 +91,9 @@ def _overlong_poisons_next(mitigation: str | None) -> Tally:
     return v0.count_answers([engine], [(due, received)])
 
 
-repro(
+v0.repro(
     "SCH002",
-    assertion=ASSERTION,
-    distributions=upstream.VLLM,
-    modules=v0.MODULES,
-    helpful_modules=v0.HELPFUL_MODULES,
-    simulated=v0.SIMULATED,
+    "assert len(self._async_stopped) == 0",
     triggers=[
         # The neighbour goes on, so no sequence finishes in the step in which the overlong sequence is stopped.
         Trigger("overlong_prompt", partial(_generate_overlong, neighbour_tokens=30)),
@@ -113,5 +107,4 @@ repro(
         "chunked_prefill_off": "vllm-project/vllm#8881",
         "filter_overlong": "hiyouga/EasyR1#210, #215",
     },
-    inapplicable_reason=lambda: upstream.explain_missing_code("vllm/core/scheduler.py", ASSERTION),
 )

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from repro import upstream
+from repro import registry, upstream
 from repro.registry import InapplicableError, Tally
 
 TOKEN = 7
@@ -33,8 +33,21 @@ SIMULATED = (
     "the loop of LLMEngine around the scheduler (mirrored)",
 )
 MODULES = ("vllm.config", "vllm.inputs", "vllm.core.scheduler", "vllm.engine.output_processor.single_step")
-# The module has the engine's check of a prompt. In 0.10.2 it needs openai_harmony, which the scheduler does not need.
-HELPFUL_MODULES = ("vllm.engine.llm_engine",)
+
+
+def repro(code: str, assertion: str, **parts: Any) -> None:
+    """Register the repro of an assertion in vLLM's V0 scheduler; `parts` are other arguments of `registry.repro`."""
+    registry.repro(
+        code,
+        assertion=assertion,
+        distributions=upstream.VLLM,
+        modules=MODULES,
+        # It has the engine's check of a prompt. In 0.10.2 it needs openai_harmony, which the scheduler does not need.
+        helpful_modules=("vllm.engine.llm_engine",),
+        simulated=SIMULATED,
+        inapplicable_reason=lambda: upstream.explain_missing_code("vllm/core/scheduler.py", assertion),
+        **parts,
+    )
 
 
 @dataclass(frozen=True)
