@@ -47,8 +47,7 @@ def run(
         repros: Repros by code.
         plans: (trigger, mitigation) pairs to try, by code.
         limit_s: Time limit of an attempt in seconds.
-        report_line: Function that is called with a line for each import, for each outcome from a worker, and for each
-            code whose triggers are all inapplicable for the same reason.
+        report_line: Function that is called with a line for each import, and for each outcome from a worker.
         import_limit_s: Seconds in which a worker must import the modules that its attempts need.
     """
     results: dict[str, list[Attempt]] = {code: [] for code in plans}
@@ -56,9 +55,6 @@ def run(
     inapplicable = processes.run_isolated(
         lambda: {code: _inapplicable_triggers(repros[code]) for code in plans}
     )
-    for code, reasons in inapplicable.items():
-        if len(set(reasons.values())) == 1 and len(reasons) == len(repros[code].triggers):
-            report_line(f"{code}: inapplicable: {next(iter(reasons.values()))}")
     due = [
         (repros[code], *pair)
         for code, plan in plans.items()

@@ -22,7 +22,7 @@ from diagnostics.collect.remote import Answer, Member, Program, RemoteError, pri
 # Joining a cluster takes seconds, and so does the first worker of a node. A socket connects at once or not at all.
 JOIN_LIMIT_S, CONNECT_LIMIT_S = 60.0, 5.0
 _RAY_MARK = remote.MARK.replace("node", "ray")
-_ADDRESS = re.compile(r"(?:ray://)?([\w.-]+|\[[0-9A-Fa-f:]+\]):(\d{1,5})", re.ASCII)
+ADDRESS = re.compile(r"(?:ray://)?([\w.-]+|\[[0-9A-Fa-f:]+\]):(\d{1,5})", re.ASCII)
 # Run by the Python that has Ray. It joins a cluster and never starts one.
 _RAY_PROGRAM = """\
 import importlib, subprocess, time
@@ -101,7 +101,7 @@ def query_ray(python: str, address: str, program: Program, limit_s: float = remo
     Raises:
         RemoteError: Python or Ray cannot be started, no cluster is at the address, or its nodes could not be listed.
     """
-    _check_address(address)
+    check_address(address)
     lines = _run_ray_program(python, address, limit_s, program.program_text(limit_s))
     if refused := next((line.problem for line in lines if line.problem is not None and not line.id), None):
         raise RemoteError(printable_line(refused))
@@ -114,14 +114,14 @@ def query_ray(python: str, address: str, program: Program, limit_s: float = remo
     return [_member(node, answers.get(node.id), shared[node.address] > 1) for node in ordered]
 
 
-def _check_address(address: str) -> None:
+def check_address(address: str) -> None:
     """Raise RemoteError for `local`, with which Ray starts a cluster, and if nothing listens at HOST:PORT.
 
     At such an address Ray itself would retry for a minute. Other addresses are not checked.
     """
     if address == "local":
         raise RemoteError("--ray local: expected the address of a running cluster, or auto")
-    match = _ADDRESS.fullmatch(address)
+    match = ADDRESS.fullmatch(address)
     if match is None:
         return
     try:

@@ -178,19 +178,15 @@ def cell_verdict(cell: Cell, layers: Mapping[str, Mapping[str, Any]]) -> str:
     )
     if any(layer["verdict"] == "unresolvable" for layer in answered.values()) and not works:
         return "unresolvable"
+    of_machine = {name for name, item in cell.expect.items() if item.of_machine}
     if any(
-        layer["verdict"] in _FAILED and not _fails_for_machine(cell, name, layer)
+        layer["verdict"] in _FAILED and not (name in of_machine and layer["expected"])
         for name, layer in about_pair.items()
     ):
         return "fail"
     executed = any(layer["evidence"] == "executed" for layer in layers.values())
     complete = all(_is_settled(name, layer) for name, layer in layers.items())
     return "pass" if complete and executed else "partial"
-
-
-def _fails_for_machine(cell: Cell, name: str, layer: Mapping[str, Any]) -> bool:
-    expectation = cell.expect.get(name)
-    return bool(expectation and expectation.of_machine and layer["expected"])
 
 
 def _reproduces_issues(name: str) -> bool:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import UserError
+from diagnostics.collect import ray_nodes
 from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.context import CELL_PACKAGES, ROOT, Context
 from diagnostics.matrix.layers import LAYERS, conformance, programs
@@ -30,7 +31,6 @@ from diagnostics.output.redact import mask_and_cut
 FOLDER_VARIABLE = "GRPO_DOCTOR_NODE_FOLDER"
 # Ray repeats a task whose node or worker died.
 RETRIES = 2
-CONNECT_S = 5.0
 # Seconds that cancelled tasks have to end their programs.
 CANCEL_S = 10.0
 
@@ -43,7 +43,8 @@ def run_on_ray(address: str, run: Run, questions: Sequence[Question]) -> None:
     """Run the questions that are due in one Ray task per cell, and add the answers to the run.
 
     Raises:
-        RayError: Ray is not installed, the address is malformed, or no cluster answers there.
+        RayError: Ray is not installed, the address is malformed, or the cluster cannot be joined.
+        RemoteError: Nothing listens at the address.
     """
     due = {question.cell.id: question.cell for question in questions if run.is_due(question)}
     with _cluster(address, run.context) as ray:
@@ -124,13 +125,16 @@ def _cluster(address: str, context: Context) -> Iterator[Any]:
     """Join a running cluster with our code as the working directory of its workers; leave it at the end.
 
     Raises:
-        RayError: Ray is not installed, or the cluster cannot be joined.
+        RayError: Ray is not installed, the address is malformed, or the cluster cannot be joined.
+        RemoteError: Nothing listens at the address.
     """
     try:
         import ray
     except ImportError:
         raise RayError("--ray: Ray is not installed here: pip install 'grpo-doctor[matrix,ray]'") from None
-    _check_address(address)
+    if address != "auto" and ("//" in address or not ray_nodes.ADDRESS.fullmatch(address)):
+        raise RayError(f"--ray {address}: expected HOST:PORT or auto, on a machine of the cluster")
+    ray_nodes.check_address(address)
     with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as name:
         sent = Path(name) / "sent"
         _copy_code(context, sent)
@@ -147,22 +151,6 @@ def _cluster(address: str, context: Context) -> Iterator[Any]:
             yield ray
         finally:
             ray.shutdown()
-
-
-def _check_address(address: str) -> None:
-    """Test whether something listens at the address, because Ray itself would retry for a minute; `auto` is not tested.
-
-    Raises:
-        RayError: Nothing listens at the address, or the text is no address.
-    """
-    host, _, port = address.rpartition(":")
-    if address != "auto" and (not host or not port.isdigit() or "//" in host):
-        raise RayError(f"--ray {address}: expected HOST:PORT or auto, on a machine of the cluster")
-    try:
-        if address != "auto":
-            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
-    except (OSError, OverflowError) as error:
-        raise RayError(f"--ray {address}: no cluster ({error}); start one: ray start --head") from None
 
 
 def _copy_code(context: Context, target: Path) -> None:
