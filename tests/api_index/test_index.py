@@ -341,7 +341,7 @@ def test_environment_without_indexed_releases_is_refused(index, tmp_path):
     ],
 )
 def test_install_command_is_resolved_from_wheels(tmp_path, monkeypatch, script, resolves, text):
-    """uv resolves the command for this Python from wheels only; another error or no answer gives an unknown result."""
+    """uv resolves for this Python from wheels only; other errors, without secrets, and no answer leave it unknown."""
     program = tmp_path / "uv"
     program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/arguments\ncat > {tmp_path}/input\n{script}\n')
     program.chmod(0o755)

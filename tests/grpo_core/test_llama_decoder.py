@@ -1,6 +1,6 @@
 """Weight syncs update the decoder's fused weights, which join projections with a common input (q/k/v, gate/up).
 
-test_prompt_sharing.py compares the decoder's logits with the model's.
+A refused sync changes nothing. test_prompt_sharing.py compares the decoder's logits with the model's.
 """
 
 import pytest

@@ -235,8 +235,8 @@ def test_unusable_recorded_settings_are_refused(recorded_run, tmp_path, settings
     ],
     ids=["greater", "negative", "float", "nested"],
 )
-def test_ids_of_another_vocabulary_are_refused(recorded_run, tmp_path, change, shown):
-    """The error names the first id that the model lacks."""
+def test_unusable_token_ids_are_refused(recorded_run, tmp_path, change, shown):
+    """The error shows the first recorded id that is none of the model."""
     ids = torch.tensor(read_step(recorded_run, 1).numbers["prompt_ids"])
     folder = change_record(recorded_run, tmp_path, numbers={"prompt_ids": change(ids).contiguous()})
     with pytest.raises(ConfigError, match=rf"token id {shown} was recorded, and the model has"):

@@ -21,8 +21,8 @@ from tests.grpo_core.conftest import engine_config, run_training
 CASES = read_cases(__file__, "token_options.yaml")
 
 
-def test_own_server_has_a_secret_random_token(model_dir):
-    """The token is random and not on the command line, which every user can read."""
+def test_own_server_has_a_long_secret_token(model_dir):
+    """The token has more than 40 characters and is not on the command line, which every user can read."""
     with closing(ServerProcess(engine_config(), model_dir)) as server:
         assert len(server.token) > 40
         assert server.token.encode() not in Path(f"/proc/{server.pid}/cmdline").read_bytes()

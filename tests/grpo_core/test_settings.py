@@ -43,7 +43,7 @@ def test_invalid_file_is_refused_in_one_line(tmp_path, text, message):
 
 @each_case(CASES["command_lines"])
 def test_invalid_command_line_is_refused(arguments, message):
-    """The message says what is wrong, or which value is expected."""
+    """The message says what is wrong, which value is expected, or what to set."""
     with pytest.raises(ConfigError) as caught:
         load(None, arguments.split())
     assert message in str(caught.value)

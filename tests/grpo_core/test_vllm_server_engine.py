@@ -229,8 +229,8 @@ def test_refused_completions_fail_the_rollout(engine, vllm):
         (REQUESTS[1], SamplingParams(4, temperature=0.001), "temperature 0.001 is below 0.01"),
     ],
 )
-def test_parameters_that_vllm_changes_silently_are_refused(engine, vllm, request_, params, message):
-    """The error comes before any request."""
+def test_unusable_requests_are_refused_before_they_are_sent(engine, vllm, request_, params, message):
+    """A prompt that is empty or too long for the engine, and a temperature near 0, are refused before any request."""
     with pytest.raises(EngineError, match=message):
         engine.generate([REQUESTS[0], request_], params)
     assert vllm.completion_requests == []

@@ -35,7 +35,7 @@ def test_name_missing_at_import_has_the_code_of_its_import_error():
     assert [matching_codes(answer) for answer in answers] == [("CMP002",), ("CMP002",), ()]
 
 
-def test_a_failure_of_many_lines_is_matched_in_seconds():
+def test_a_failure_of_many_lines_is_searched_in_seconds():
     """A stored excerpt of 4,000 lines takes seconds, not 4 ms a line."""
     failed = Answer(Outcome.FAIL, "exit code 1", EvidenceLevel.EXECUTED, excerpt="ImportError: x\n" * 4000)
     start = time.process_time()
