@@ -81,8 +81,8 @@ def _check_environment(python: Path, output_format: str) -> int:
     """Print how the installed releases of an environment fit each other, and return the exit code."""
     installed = version_answers.installed_pairs(python)
     if output_format == "json":
-        documents = [version_answers.pair_document(pair) for pair in installed]
-        print(json_output.dump({"schema": version_answers.SCHEMA, "pairs": documents}))
+        pairs = text_filters.redact_for_sharing([version_answers.pair_document(pair) for pair in installed])
+        print(json_output.dump({"schema": version_answers.SCHEMA, "pairs": pairs}))
     else:
         version_answers.render_installed(sanitize.console(), installed)
     if any(pair.contradicted for pair in installed):

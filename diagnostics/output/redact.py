@@ -306,15 +306,15 @@ def mask(text: str) -> str:
     return _replace_remembered(_apply(_SECRETS, text))
 
 
-# At the end of a text, a space and a part of a word, or a slash and a part of a name in a longer word.
-_LAST_WORD = re.compile(r"(?<=\S)(?:\s+\S{1,100}|/[^\s/]{1,100})\Z")
+# A space and the part of a word that follows it, at the end of a text.
+_LAST_WORD = re.compile(r"(?<=\S)\s+\S{1,100}\Z")
 
 
 def mask_and_cut(text: str, length: int) -> str:
     """Replace secrets and truncate, if the text is longer than `length`; a shorter text is returned with its secrets.
 
-    The text ends before a word, or a name in a path, of up to 100 characters that it would divide: half a host's name
-    is not recognised.
+    Half a host's name is not recognised, so the text ends before a word of up to 100 characters that it would divide. A
+    longer word that it divides, such as a path, is redacted before.
 
     >>> mask_and_cut("key " + "0a1b2c3d" * 5, 24)
     'key <secret>'
@@ -326,8 +326,16 @@ def mask_and_cut(text: str, length: int) -> str:
     # A secret that the first cut divides is in the part that is not shown.
     masked = _replace_remembered(_apply(_SECRETS, text[: length + 20_000], 1))
     masked = masked if len(masked) > length + 10_000 else _replace_remembered(_apply(_SECRETS, text, 1))
-    word = _LAST_WORD.search(masked[: length + 1]) if len(masked) > length else None
-    return masked[: word.start() if word else length]
+    if len(masked) <= length:
+        return masked
+    if word := _LAST_WORD.search(masked[: length + 1]):
+        return masked[: word.start()]
+    if masked[length - 1].isspace():
+        return masked[:length]
+    start = length - len(masked[:length].split()[-1])
+    rest = masked[length : length + 1000]
+    divided = masked[start:length] + (rest.split()[0] if rest and not rest[0].isspace() else "")
+    return masked[:start] + _apply(_IDENTITY, divided)[: length - start]
 
 
 def redact(text: str) -> str:

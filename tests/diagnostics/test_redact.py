@@ -127,8 +127,9 @@ def test_relative_path_below_the_folder_of_homes_is_redacted():
 
 
 def test_cut_text_keeps_no_part_of_a_name():
-    """A name that the cut would divide is left out, because a part of it is not recognised."""
+    """A name that the cut would divide is left out or redacted, because a part of it is not recognised."""
     assert redact(mask_and_cut("no answer from node.bluefin.corp.internal here", 30)) == "no answer from"
+    assert "bluefin" not in mask_and_cut("x" * 120 + "/ada@node.bluefin.corp.internal", 145)
 
 
 def test_secret_is_masked_before_the_text_is_cut():
