@@ -7,7 +7,7 @@ NAME is a key of FRAMEWORKS: trl, trl-options, verl, verl-options, ms-swift, ope
 PYTHON is the interpreter of an environment with the framework. These checks of the frameworks run:
 
 - TRL 0.18 or newer (`trl-options`: 1.7 or newer): the constructor of GRPOConfig.
-- verl: `validate_config`.
+- verl: `validate_config`, and `DataProto.chunk`, which splits a batch among the devices.
 - ms-swift 4.2 or newer: the constructor of GRPOConfig.
 - OpenRLHF: `train_ppo_ray.py` up to the first engine, with stand-ins for Ray and DeepSpeed.
 - EasyR1, from a checkout DIR: the size checks of `RayPPOTrainer.__init__` and `FSDPWorker`.
@@ -53,7 +53,7 @@ print("\\n" + json.dumps([trl.__version__, answers]))
 VERL_PROGRAM = """
 import contextlib, io, json, os, sys, warnings
 warnings.simplefilter("ignore")
-import verl
+import torch, verl
 from hydra.errors import InstantiationException
 from omegaconf import OmegaConf
 from verl.utils.config import validate_config
@@ -68,6 +68,10 @@ for case in json.load(sys.stdin):
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             validate_config(base, use_reference_policy=False, use_critic=False)
+        # The first step splits the completions among the devices.
+        completions = torch.zeros(base.data.train_batch_size * base.actor_rollout_ref.rollout.n, 1)
+        batch = verl.DataProto.from_dict({"completions": completions})
+        batch.chunk(base.trainer.n_gpus_per_node * base.trainer.nnodes)
         answers.append("")
     except (ValueError, AssertionError, InstantiationException) as error:
         answers.append(str(error))
