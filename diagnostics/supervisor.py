@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 _GRACE_S = 10.0
-_PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PR_SET_PDEATHSIG = 1
 
 
@@ -26,10 +26,12 @@ def run_supervised(work: Callable[[], int]) -> int:
     is killed, the kernel kills the child. Linux only.
     """
     parent, (reader, writer) = os.getpid(), os.pipe()
-    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
+    # A signal that is ignored, as under nohup, stays ignored.
+    passed_on = {number for number in _PASSED_ON if signal.getsignal(number) != signal.SIG_IGN}
+    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, {*passed_on, signal.SIGCHLD})
     if child := os.fork():
         os.close(writer)
-        return _wait(child, reader)
+        return _wait(child, reader, passed_on)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -41,7 +43,7 @@ def run_supervised(work: Callable[[], int]) -> int:
     sys.exit(code)
 
 
-def _wait(child: int, reader: int) -> int:
+def _wait(child: int, reader: int, passed_on: set[signal.Signals]) -> int:
     """Pass on signals until the child has sent its exit code or ended; return the exit code.
 
     A child that sent it and does not end within 10 s is left behind.
@@ -51,8 +53,8 @@ def _wait(child: int, reader: int) -> int:
         if time.monotonic() > end:
             os.kill(child, signal.SIGKILL)
             return 128 + int(first or 0)
-        received = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, 1.0)
-        if received and received.si_signo in _PASSED_ON:
+        received = signal.sigtimedwait({*passed_on, signal.SIGCHLD}, 1.0)
+        if received and received.si_signo in passed_on:
             if received.si_code <= 0:  # of a process; the terminal has sent it to the child, too
                 os.kill(child, received.si_signo)
             if first is None:
@@ -64,6 +66,6 @@ def _wait(child: int, reader: int) -> int:
         return sent[0]
     if os.WIFSIGNALED(status[1]):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
         os.kill(os.getpid(), os.WTERMSIG(status[1]))
     return os.waitstatus_to_exitcode(status[1])

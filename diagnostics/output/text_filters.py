@@ -101,7 +101,7 @@ def _dict_value(key: Any, item: Any, line: Change, prose: Change, skip: Skip) ->
     if not isinstance(key, str) or not isinstance(item, str):
         return _change(item, line, prose, skip)
     # Four numbers with dots are a release under these keys, and an IPv4 address under any other key.
-    if key in {"version", "python"} and is_package_version("a", item):
+    if key in {"version", "python"} and "+" not in item and is_package_version("a", item):
         return item
     prefix = f"{key}="
     changed = line(prefix + item)
