@@ -30,7 +30,7 @@ from diagnostics.findings import INCOMPLETE, INTERRUPTED, USAGE
 from diagnostics.memory_limit import limit_memory
 from diagnostics.missing_packages import install_hint
 from diagnostics.output import sanitize
-from diagnostics.output.redact import forget_secrets, mask, mask_and_cut
+from diagnostics.output.redact import forget_secrets, mask, truncate
 
 PROGRAM = "grpo-doctor"
 _HELP_OPTIONS = ["-h", "--help"]
@@ -238,7 +238,7 @@ def report_error(error: Exception) -> int:
     elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
         line = f"{error.strerror}: the output is incomplete"
     else:
-        text = mask_and_cut(" ".join(f"{type(error).__name__}: {error}".split()), 400)
+        text = truncate(" ".join(f"{type(error).__name__}: {error}".split()), 400)
         line = f"internal error, please report it: {text} ({DEBUG}=1 shows where)"
     print(f"{PROGRAM}: {line}", file=sys.stderr)
     return USAGE

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from diagnostics import safe_io
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 
 SCHEMA = "grpo-doctor.compat.v1"
 PATH = Path(__file__).parent / "data" / "compat.json"
@@ -92,11 +92,11 @@ def problem_of(document: Any) -> str:
     """Return why a document is not a valid compatibility table; empty if it is."""
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
-        return f"has the schema {mask_and_cut(str(schema), 60)!r}, expected {SCHEMA!r}"
+        return f"has the schema {truncate(str(schema), 60)!r}, expected {SCHEMA!r}"
     try:
         msgspec.convert(document, _Document)
     except msgspec.ValidationError as error:
-        return mask_and_cut(str(error), 300)
+        return truncate(str(error), 300)
     return ""
 
 

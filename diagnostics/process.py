@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from diagnostics import safe_io
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 
 GRACE_S = 5.0
 """Seconds between SIGTERM and SIGKILL for a process group."""
@@ -248,9 +248,9 @@ def _start_time(pid: int) -> str:
 
 
 def log_tail(path: Path, lines: int = 40, width: int = 400) -> str:
-    """Return the last lines of a log, masked and cut to `width` characters; empty if it cannot be read."""
+    """Return the last lines of a log, each truncated to `width` characters; empty if it cannot be read."""
     try:
         text = safe_io.read_tail(path, 64 << 10).decode("utf-8", errors="replace")
     except OSError:
         return ""
-    return "\n".join(mask_and_cut(line, width) for line in text.splitlines()[-lines:])
+    return "\n".join(truncate(line, width) for line in text.splitlines()[-lines:])

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from diagnostics import UserError
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 
 _BARE_KEYS = re.compile(r"\[([\w.-]+)\][ \t]*|[ \t]*([\w.-]+)[ \t]*= 0", re.ASCII)
 # Path of a key: names of tables and keys; a number is the index of a table in an array of tables.
@@ -118,7 +118,7 @@ def _key(key: str | int) -> str:
 
 def _printable(value: Any) -> str:
     text = repr(value) if not isinstance(value, datetime.date) else value.isoformat()
-    return text if len(text) <= 60 else mask_and_cut(text, 57) + "…"
+    return text if len(text) <= 60 else truncate(text, 57) + "…"
 
 
 def key_lines(text: str) -> dict[Keys, int]:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from diagnostics import UserError
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 
 # (pip's variable, uv's variable, separator that uv expects between several values).
 _SETTINGS = (
@@ -83,7 +83,7 @@ def error_line(text: str) -> str:
     """
     joined = re.sub(r"\s*[\u00d7╰─▶│├]+\s*", " ", " ".join(text.split())).strip()
     joined = joined.removeprefix("error: ").replace(" cause: ", ": ")
-    return mask_and_cut(re.sub(r"\{[^{}]*\}", "", joined), 2000)
+    return truncate(re.sub(r"\{[^{}]*\}", "", joined), 2000)
 
 
 def find_links(environ: Mapping[str, str]) -> list[Path]:

@@ -30,7 +30,7 @@ from packaging.version import Version
 
 from diagnostics import UserError
 from diagnostics.api_index.packages import PREFERRED_FILES
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 
 _BLOCK = 1 << 20
 _SMALL = 12_000_000
@@ -169,7 +169,7 @@ def _listed_files(client: httpx.Client, package: str, environ: Mapping[str, str]
 def error_line(error: Exception) -> str:
     """Return an error on one line of at most 300 characters, without the user and password of an address in it."""
     text = re.sub(r"//[^/@\s]+@", "//", " ".join(str(error).split()))
-    return mask_and_cut(f"{type(error).__name__}: {text}", 300)
+    return truncate(f"{type(error).__name__}: {text}", 300)
 
 
 def _preference(filename: str) -> int:

@@ -44,7 +44,7 @@ from diagnostics.api_index.source import (
     parse_source,
     statements_in,
 )  # fmt: skip
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 
 Facts = dict[str, str]
 
@@ -600,4 +600,4 @@ def _is_self(node: ast.expr) -> bool:
 
 
 def _shorten(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{mask_and_cut(text, length)}…"
+    return text if len(text) <= length else f"{truncate(text, length)}…"

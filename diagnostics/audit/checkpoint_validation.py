@@ -21,7 +21,7 @@ from typing import Any
 from diagnostics import safe_io
 from diagnostics.audit.results import AuditError
 from diagnostics.cpu_limit import cpu_limit
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 
 # Ten times what any known model has; every layer is built, and every label named, before a weight is read.
 _MAX_LAYERS, _MAX_LABELS = 2000, 1_000_000  # of ids, too
@@ -80,7 +80,7 @@ def _check_settings(path: Path) -> None:
         elif isinstance(value, list):
             queue += [(name, item) for item in value]
         elif isinstance(value, str) and not _is_allowed(match and match.lastgroup, value, path.parent):
-            setting = f"{path}: {mask_and_cut(f'{name} = {value}', 120)}"
+            setting = f"{path}: {truncate(f'{name} = {value}', 120)}"
             raise AuditError(f"{setting}: refused, because transformers may load it from elsewhere")
 
 
@@ -129,7 +129,7 @@ def read_json_object(path: Path, limit: int = safe_io.METADATA_LIMIT) -> dict[st
         items = value if name == "eos_token_id" and isinstance(value, list) else [value]
         fits = (type(item) in kinds and (kinds == {dict} or abs(item) < 2**63) for item in items)
         if value is not None and not all(fits):
-            raise AuditError(f"{path}: {name} = {mask_and_cut(str(value), 40)}: expected {expected}")
+            raise AuditError(f"{path}: {name} = {truncate(str(value), 40)}: expected {expected}")
     return document
 
 
@@ -147,7 +147,7 @@ def _check_numbers(path: Path, config: dict[str, Any], size: int) -> None:
     for name, value in (item for section in sections for item in section.items()):
         limit = limits.get(name, _MAX_LAYERS if "layer" in name else None)
         if limit is not None and isinstance(value, int) and not 0 <= value <= limit:
-            raise AuditError(f"{path}: {name} = {mask_and_cut(str(value), 40)}: expected at most {limit}")
+            raise AuditError(f"{path}: {name} = {truncate(str(value), 40)}: expected at most {limit}")
 
 
 def _weight_bytes(folder: Path) -> int:
@@ -204,7 +204,7 @@ def check_files(folder: Path) -> None:
         except FileNotFoundError:
             continue  # transformers reports it
         except (OSError, ValueError) as error:
-            raise AuditError(f"{folder}: {mask_and_cut(path.name, 80)}: {error}") from error
+            raise AuditError(f"{folder}: {truncate(path.name, 80)}: {error}") from error
 
 
 def _check_size(folder: Path) -> None:
@@ -247,9 +247,7 @@ def check_tokenizer(folder: Path) -> None:
     if not (folder / "tokenizer.json").exists():
         raise AuditError(f"{problem}: it needs tokenizer.json, because other classes read other files")
     if parts := [path.name for path in folder.glob("*_tokenizer")]:  # RagTokenizer reads such folders
-        raise AuditError(
-            f"{problem}: {mask_and_cut(parts[0], 80)}: a tokenizer in a subfolder is not checked"
-        )
+        raise AuditError(f"{problem}: {truncate(parts[0], 80)}: a tokenizer in a subfolder is not checked")
     for name in ("config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
         if (path := folder / name).exists():
             _check_settings(path)
@@ -287,5 +285,5 @@ def memory_limit(what: str, extra_bytes: int) -> Iterator[None]:
 
 
 def one_line_message(error: BaseException | str) -> str:
-    """Return an error's message on one line with secrets masked; the error's class if it has no message."""
-    return mask_and_cut(" ".join(str(error).split()), 200) or type(error).__name__
+    """Return an error's message on one line, truncated but not masked; the error's class if it has no message."""
+    return truncate(" ".join(str(error).split()), 200) or type(error).__name__

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 from diagnostics.safe_io import read_kernel_file
 
 LIMIT_S = 10.0
@@ -90,7 +90,7 @@ def _query_driver(limit_s: float, program: str | None) -> Gpus:
         return Gpus("timeout", f"nvidia-smi did not answer within {limit_s:g} s")
     if code:
         lines = [line for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
-        reason = f": {mask_and_cut(lines[-1], 300)}" if lines else ""
+        reason = f": {truncate(lines[-1], 300)}" if lines else ""
         return Gpus("failed", f"nvidia-smi ended with {code}{reason}")
     try:
         return parse_report(output)
@@ -148,7 +148,7 @@ def _gpu(index: int, node: ET.Element) -> Gpu:
 
 def _field_text(node: ET.Element, path: str) -> str:
     """Return the text of an element; empty if it is missing or the GPU does not support the value."""
-    value = mask_and_cut((node.findtext(path) or "").strip(), 200)
+    value = truncate((node.findtext(path) or "").strip(), 200)
     return "" if value in _UNSUPPORTED else value
 
 

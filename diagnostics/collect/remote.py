@@ -24,7 +24,7 @@ from subprocess import Popen
 from typing import Any
 
 from diagnostics import UserError, process, safe_io
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 
 MARK = "grpo-doctor-node:"
 LIMIT_S = 30.0
@@ -211,9 +211,9 @@ class Host:
 
 
 def printable_line(text: str) -> str:
-    """Return an untrusted text as one line without control characters, masked and then cut."""
+    """Return an untrusted text as one line without control characters, truncated but not masked."""
     printable = "".join(char if char.isprintable() else " " for char in text)
-    return mask_and_cut(" ".join(printable.split()), 300)
+    return truncate(" ".join(printable.split()), 300)
 
 
 def read_hosts(path: Path) -> list[Host]:
@@ -243,7 +243,7 @@ def read_hosts(path: Path) -> list[Host]:
 
 def _parse_host(words: list[str], place: str) -> Host:
     def unexpected(text: str, expected: str) -> RemoteError:
-        return RemoteError(f"{place}: {mask_and_cut(text, 80)!r}: expected {expected}")
+        return RemoteError(f"{place}: {truncate(text, 80)!r}: expected {expected}")
 
     match = _HOST.fullmatch(words[0])
     if match is None or int(match["port"] or 0) > 65535:
@@ -292,7 +292,7 @@ def host_command(host: Host, template: str, prefix: str, limit_s: float) -> list
         raise RemoteError(f"--host-command: cannot be read: {error}; expected {expected}") from None
     # ssh passes the words to a shell, srun does not: quotes would be part of the name there.
     if not _SHELL_SAFE.fullmatch(python):
-        wrong = mask_and_cut(python, 80)
+        wrong = truncate(python, 80)
         raise RemoteError(f"--host-command: {wrong!r}: expected a path without spaces and quotes")
     return words if "{python}" in template else [*words, python, "-"]
 

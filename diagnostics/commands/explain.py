@@ -15,7 +15,7 @@ from diagnostics.catalog import documents, mitigation_ranking, model
 from diagnostics.cli import Command
 from diagnostics.findings import FINE
 from diagnostics.output import issue_text, json_output, sanitize
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 
 _CODE = re.compile(r"[A-Za-z]{3}\d{1,4}")
 _SCHEMA = "grpo-doctor.explained.v1"
@@ -79,7 +79,7 @@ def find_codes(text: str) -> tuple[list[str], str]:
         catalog.find(text)  # its error names similar codes
     if not similar:
         raise catalog.CatalogError(
-            f"no known issue matches {mask_and_cut(text, 80)!r}; `catalog` lists all codes, "
+            f"no known issue matches {truncate(text, 80)!r}; `catalog` lists all codes, "
             "`triage LOG` reads a whole log, `audit RUN` checks a run's metrics"
         )
     return similar, "near"

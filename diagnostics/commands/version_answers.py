@@ -26,7 +26,7 @@ from diagnostics.api_index.query import Compatibility, Ranking, Release
 from diagnostics.cpu_limit import cpu_limit
 from diagnostics.fixes import quote_command
 from diagnostics.output.pair_evidence import AT_IMPORT, evidence_lines, mark_of, missing_lines, pair_text
-from diagnostics.output.redact import mask, mask_and_cut
+from diagnostics.output.redact import mask, truncate
 from diagnostics.output.terminal import print_command, print_text
 
 SCHEMA = "grpo-doctor.versions-answer.v1"
@@ -196,7 +196,7 @@ def resolve(releases: Sequence[Release]) -> Resolution:
     if done.code == 0:
         python = ".".join(map(str, sys.version_info[:2]))
         return Resolution(True, f"{len(done.output.splitlines())} packages, Python {python}")
-    message = mask(mask_and_cut(uv.error_line(done.errors), 300))
+    message = mask(truncate(uv.error_line(done.errors), 300))
     return Resolution(False if "No solution found" in done.errors else None, message)
 
 

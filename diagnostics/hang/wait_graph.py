@@ -17,7 +17,7 @@ from diagnostics.hang.job_index import JobIndex, port_of
 from diagnostics.hang.snapshot import Descriptor, Process, Socket
 from diagnostics.hang.verdict import Edge
 from diagnostics.hang.wait_kinds import COMPUTING, IDLE
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 
 _NO_EDGES = ("dead", "stopped", "kernel", "input", "store_key", *COMPUTING)
 _LOCKS = ("lock", "processes_lock", "shared_event")
@@ -292,7 +292,7 @@ class _Waiter:
             return []  # no result reaches a loop that is blocked
         text = "waits for a result from"
         targets = (stuck or candidates)[: self.limit]
-        titles = [(p, f"its title: {mask_and_cut(p.ray_method, 60)}") for p in targets]
+        titles = [(p, f"its title: {truncate(p.ray_method, 60)}") for p in targets]
         return [self.edge(p, text, self.frame, title, needs="all", certain=False) for p, title in titles]
 
 

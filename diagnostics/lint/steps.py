@@ -29,7 +29,7 @@ from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.settings_reader import read_command_line, read_file, share_accelerate_config
 from diagnostics.lint.values import Settings
 from diagnostics.lint.versions import Versions
-from diagnostics.output.redact import MASK, mask, mask_and_cut
+from diagnostics.output.redact import MASK, mask, truncate
 
 COMMAND_LINE = "command line"
 _MAX_NAMES = 6
@@ -286,7 +286,7 @@ def _jsonable(data: Any) -> Any:
     """Return a plain value as it is, a secret number masked, and any other as a text of at most 200 characters."""
     if isinstance(data, int | float) and len(str(data)) > 5 and mask(str(data)) != str(data):
         return MASK
-    return data if isinstance(data, str | int | float | bool | None) else mask_and_cut(str(data), 200)
+    return data if isinstance(data, str | int | float | bool | None) else truncate(str(data), 200)
 
 
 def _describe(plan: RunPlan) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diagnostics.findings import NotChecked
-from diagnostics.output.redact import mask_and_cut, remember_secret
+from diagnostics.output.redact import remember_secret, truncate
 
 # Numbers with more digits stay text: no setting has so many digits, and arithmetic on them takes long.
 _MAX_DIGITS = 18
@@ -171,7 +171,7 @@ def format_value(data: Any) -> str:
         return str(data).lower() if data is not None else "null"
     text = ",".join(map(str, data)) if isinstance(data, list) else str(data)
     text = " ".join(text.split())
-    return text if len(text) <= _MAX_SHOWN else mask_and_cut(text, _MAX_SHOWN - 3) + "..."
+    return text if len(text) <= _MAX_SHOWN else truncate(text, _MAX_SHOWN - 3) + "..."
 
 
 def has_type(value: Value, types: Collection[str]) -> bool:

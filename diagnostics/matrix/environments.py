@@ -20,7 +20,7 @@ from diagnostics.matrix import libstdcxx, locks
 from diagnostics.matrix.cells import Cell, Recipe
 from diagnostics.matrix.context import Context, InterpreterError
 from diagnostics.matrix.resolve import NETWORK_FAULT, cpu_torch
-from diagnostics.output.redact import mask_and_cut, redact_tail
+from diagnostics.output.redact import redact_tail, truncate
 from diagnostics.uv import error_line
 
 MARKER = "grpo-doctor.json"
@@ -163,7 +163,7 @@ def _uv(context: Context, arguments: Sequence[str | Path]) -> None:
         text = error_line(result.errors)
         # A file with another hash than the lock's says nothing about the cell that was locked.
         infrastructure = bool(NETWORK_FAULT.search(text)) or "hash mismatch" in text.lower()
-        message = f"uv {arguments[0]} failed: {mask_and_cut(text, 300)}"
+        message = f"uv {arguments[0]} failed: {truncate(text, 300)}"
         excerpt = redact_tail(result.errors[-64_000:], 4000)
         raise BuildError(message, infrastructure=infrastructure, excerpt=excerpt)
 

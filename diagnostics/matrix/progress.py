@@ -8,7 +8,7 @@ import time
 from diagnostics.matrix.report import verdict_text
 from diagnostics.matrix.results import LayerResult
 from diagnostics.output import sanitize
-from diagnostics.output.redact import mask, mask_and_cut
+from diagnostics.output.redact import mask, truncate
 
 
 class Progress:
@@ -21,9 +21,7 @@ class Progress:
         """Print a result and the number of remaining layers."""
         question, seconds = result.question, result.event.seconds if result.event else 0.0
         words = (f"{question.cell.id} {question.layer.name}:", verdict_text(result.judgement), *result.codes)
-        self.note(
-            f"{' '.join(words)} ({seconds:.1f} s): {mask_and_cut(result.summary, 200)} ({remaining} open)"
-        )
+        self.note(f"{' '.join(words)} ({seconds:.1f} s): {truncate(result.summary, 200)} ({remaining} open)")
 
     def note(self, text: str) -> None:
         """Print a text as one line, masked."""

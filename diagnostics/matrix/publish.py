@@ -19,7 +19,7 @@ from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.layers import BY_NAME
 from diagnostics.matrix.report import redacted_result
 from diagnostics.matrix.results import CellResults, LayerResult, ResultsGrid, is_inactive
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 
 _FAILED = frozenset({"fail", "expected_fail", "flaky"})
 _PASSED = frozenset({"pass", "unexpected_pass"})
@@ -101,7 +101,7 @@ def _merge_cell(
                 for entry in (new, published)
             )
             if now != was:
-                summary = mask_and_cut(result.summary, 160)
+                summary = truncate(result.summary, 160)
                 publication.changed.append(f"{name} {layer}: {now}, was {was}: {summary}")
         elif published is None:
             publication.unanswered.append(f"{name} {layer}: {new['verdict']}: {new['summary']}")

@@ -26,7 +26,7 @@ from diagnostics.matrix.layers import LAYERS, conformance, programs
 from diagnostics.matrix.results import Question, ResultsGrid, make_questions, select_cells
 from diagnostics.matrix.runner import Run
 from diagnostics.matrix.store import Store, parse_event
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 
 FOLDER_VARIABLE = "GRPO_DOCTOR_NODE_FOLDER"
 # Ray repeats a task whose node or worker died.
@@ -81,7 +81,7 @@ def _add_answers(run: Run, cell: str, handle: Any, ray: Any) -> None:
         events = [parse_event(line) for line in ray.get(handle)]
     except (ray.exceptions.RayError, ValueError, TypeError) as error:
         *_, last = [repr(error), *filter(None, map(str.strip, str(error).splitlines()))]
-        run.progress.note(f"{cell}: its Ray task failed: {mask_and_cut(last, 300)}")
+        run.progress.note(f"{cell}: its Ray task failed: {truncate(last, 300)}")
         return
     for event in events:
         run.record(event)
@@ -143,7 +143,7 @@ def _cluster(address: str, context: Context) -> Iterator[Any]:
             ray.init(address=address, runtime_env={"working_dir": str(sent)}, log_to_driver=False)
             signal.signal(signal.SIGTERM, terminate)  # Ray's own handler ends the process at once
         except Exception as error:  # noqa: BLE001 - Ray raises a dozen kinds
-            text = mask_and_cut(" ".join(str(error).split()), 400)
+            text = truncate(" ".join(str(error).split()), 400)
             raise RayError(f"--ray {address}: {type(error).__name__}: {text}") from None
     # Ray prints messages about its nodes to standard output, which belongs to the table.
     with contextlib.redirect_stdout(sys.stderr):

@@ -24,7 +24,7 @@ from msgspec import Meta, Struct
 from diagnostics import UserError, safe_io
 from diagnostics.collect.metadata_validation import is_package_version
 from diagnostics.matrix.verdicts import NAME, OPEN_OUTCOMES, Answer
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 
 # The store of `report`, `publish` and `--merge` can be from somebody else; a link in it could lead to any file.
 _NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK
@@ -84,9 +84,7 @@ def parse_event(line: str | bytes) -> Event:
         raise ValueError("nested too deep") from None
     for kind, name, version in event.answer.facts:
         if kind == "package" and not is_package_version(name, version):
-            raise ValueError(
-                f"facts: {mask_and_cut(str([kind, name, version]), 60)}: no package and its version"
-            )
+            raise ValueError(f"facts: {truncate(str([kind, name, version]), 60)}: no package and its version")
     return event
 
 

@@ -18,7 +18,7 @@ from diagnostics import UserError, safe_io
 from diagnostics.cpu_limit import cpu_limit
 from diagnostics.findings import Finding, Location, Report
 from diagnostics.fixes import count_of
-from diagnostics.output.redact import mask_and_cut, redact
+from diagnostics.output.redact import redact, truncate
 from diagnostics.toml_source import close_matches
 
 _BASELINE_S = 60.0
@@ -104,7 +104,7 @@ def _baseline_fingerprints(baseline: Path, tool: str) -> set[str]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UserError(f"{baseline}: expected a report, as --format json writes it") from None
     if made_by != tool:
-        raise UserError(f"{baseline}: a report of {mask_and_cut(str(made_by), 40)}, expected one of {tool}")
+        raise UserError(f"{baseline}: a report of {truncate(str(made_by), 40)}, expected one of {tool}")
     return known
 
 

@@ -2,8 +2,8 @@
 
 The rules in redaction.toml recognise secrets by their shape and by their key's name. Identities are users, hosts, mail,
 IP and hardware addresses, UUIDs, and this user's home folder. `mask` is for the user's own screen, `redact` for shared
-output, and `redact_path` for a path alone. Mask a text before truncating it (`mask_and_cut`, `redact_tail`): half of a
-secret is not recognised. A value that `remember_secret` stored is masked under any name.
+output, and `redact_path` for a path alone. Half of a secret is not recognised, so texts are cut by `truncate` or
+`redact_tail`, not by a slice. A value that `remember_secret` stored is masked under any name.
 
 No pattern may take time quadratic in the length of the text; tests/diagnostics/test_redact.py measures the time.
 The module runs on remote hosts, so it supports Python 3.10 and imports only the standard library and
@@ -310,15 +310,16 @@ def mask(text: str) -> str:
 _LAST_WORD = re.compile(r"(?<=\S)\s+\S{1,100}\Z")
 
 
-def mask_and_cut(text: str, length: int) -> str:
-    """Replace secrets and truncate, if the text is longer than `length`; a shorter text is returned with its secrets.
+def truncate(text: str, length: int) -> str:
+    """Cut a longer text to `length` characters, without part of a secret; any other is returned unchanged, unmasked.
 
-    Half a host's name is not recognised, so the text ends before a word of up to 100 characters that it would divide. A
-    longer word that it divides, such as a path, is redacted before.
+    The secrets of a longer text are replaced before the cut. Half a host's name is not recognised, so the text ends
+    before a word of up to 100 characters that it would divide. A longer word that it divides, such as a path, is
+    redacted before.
 
-    >>> mask_and_cut("key " + "0a1b2c3d" * 5, 24)
+    >>> truncate("key " + "0a1b2c3d" * 5, 24)
     'key <secret>'
-    >>> mask_and_cut("from node.example.org", 15)
+    >>> truncate("from node.example.org", 15)
     'from'
     """
     if len(text) <= length:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from diagnostics import called_as, fixes
 from diagnostics.findings import CheckResult, Finding, NotChecked, Report, Severity
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 from diagnostics.output.sanitize import console as make_console
 
 STYLES = {
@@ -131,7 +131,7 @@ def _first_evidence(finding: Finding) -> str:
 
 def cut_text(text: str) -> str:
     """Return a text; of one over 2000 characters the beginning, and the number of characters that are left out."""
-    text, rest = mask_and_cut(text, _MAX_EVIDENCE), len(text) - _MAX_EVIDENCE
+    text, rest = truncate(text, _MAX_EVIDENCE), len(text) - _MAX_EVIDENCE
     return f"{text} … {rest} more characters, --verbose shows all" if rest > 0 else text
 
 

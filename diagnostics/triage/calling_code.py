@@ -17,7 +17,7 @@ from diagnostics.api_index.explain import CallingCode
 from diagnostics.api_index.packages import CALLERS
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import Traceback, short_path
-from diagnostics.output.redact import mask_and_cut, redact_path
+from diagnostics.output.redact import redact_path, truncate
 from diagnostics.triage.line_patterns import written_versions
 from diagnostics.triage.log_facts import MAX_TEXT, Hit, LogFacts
 
@@ -141,7 +141,7 @@ def _describe_file(path: str, provider: str, installed: _Releases, texts: Sequen
     if package:
         return f"{_with_release(package, installed, texts)} ({short_path(path)})"
     # Without the folders up to a user's name.
-    parts = re.split(r".*<[^/]*>/|/", mask_and_cut(redact_path(path), MAX_TEXT))[-_MAX_PARTS:]
+    parts = re.split(r".*<[^/]*>/|/", truncate(redact_path(path), MAX_TEXT))[-_MAX_PARTS:]
     parts = [part for part in parts if part.strip(".~")]
     if parts[-1:] == ["__init__.py"]:
         return ""

@@ -14,7 +14,7 @@ import re2
 from diagnostics.catalog.signatures import required_literals
 from diagnostics.logs.prefixes import Line, parse_line
 from diagnostics.logs.tracebacks import BOX, HEADER, MAX_GAP, Traceback, TracebackParser, short_path
-from diagnostics.output.redact import mask, mask_and_cut
+from diagnostics.output.redact import mask, truncate
 from diagnostics.triage import line_patterns
 from diagnostics.triage.log_facts import MAX_TEXT, Hits, LogFacts
 from diagnostics.triage.rules import FRAME_PATTERN, MAX_HITS, AnchorSearch, Rules
@@ -210,7 +210,7 @@ class FactCollector:
         log.frameworks.update(line_patterns.mentioned_frameworks(line.prefix + line.text))
         is_error = not line.is_harmless and _is_fatal(line.text)
         if is_error or (line.is_error and len(log.logged_errors) < _MAX_ERROR_LINES):
-            hit = log.hit(number, mask_and_cut(line.text.strip(), MAX_TEXT), line.rank)
+            hit = log.hit(number, truncate(line.text.strip(), MAX_TEXT), line.rank)
             if is_error:
                 log.add_error(hit)
                 # Python printed an ignored exception without a traceback.

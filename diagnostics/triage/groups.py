@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.output import text_filters
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 from diagnostics.triage.sources import LogSource, SkippedFiles, find_logs
 from diagnostics.triage.verdict import NOT_JUDGED, Diagnosis
 
@@ -78,4 +78,4 @@ def _title(verdict: Diagnosis) -> str:
         return f"perhaps {verdict.leads[0].issue.code} {verdict.leads[0].issue.title}"
     if verdict.state in {NOT_JUDGED, "empty"} or (verdict.state == "clean" and verdict.problems):
         return "not checked: no known failure, and no clean end of the run"
-    return f"unknown: {mask_and_cut(verdict.anchors[0].quoted, 100)}" if verdict.anchors else "no failure"
+    return f"unknown: {truncate(verdict.anchors[0].quoted, 100)}" if verdict.anchors else "no failure"

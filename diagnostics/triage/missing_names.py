@@ -24,7 +24,7 @@ from diagnostics.findings import Certainty, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, Run
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import exception_of
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 from diagnostics.triage.calling_code import Frames, describe_caller, frames_of, package_of, without_wrappers
 from diagnostics.triage.line_patterns import installed_versions, pattern_of, written_versions
 from diagnostics.triage.log_facts import MAX_TEXT, Hit, LogFacts
@@ -202,7 +202,7 @@ def _unnamed_errors(log: LogFacts) -> Iterator[Hit]:
         if is_message and not line.is_harmless:
             before = "\n".join(log.lines_from(max(number - 2, 1), min(number - 1, 2)))
             if not _WARNING.search(before):
-                yield log.hit(number, mask_and_cut(line.text, MAX_TEXT), line.rank, before=before.encode())
+                yield log.hit(number, truncate(line.text, MAX_TEXT), line.rank, before=before.encode())
 
 
 def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Explanation | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from diagnostics.catalog.model import Issue
 from diagnostics.findings import Finding
 from diagnostics.logs.tracebacks import Traceback, short_path
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 from diagnostics.triage.candidates import Candidate, distinct_hits, find_candidates, without_values
 from diagnostics.triage.fallback import Fallback, Lead, analyze_unmatched, lead_from_broad_line, unique_leads
 from diagnostics.triage.log_end import find_end
@@ -271,7 +271,7 @@ def _anchors(logs: Sequence[LogFacts], explained: set[int], fallback: Fallback) 
 
 
 def _traceback_hit(log: LogFacts, failure: Traceback) -> Hit:
-    text = mask_and_cut(f"{failure.type}: {failure.message}".rstrip(": "), MAX_TEXT)
+    text = truncate(f"{failure.type}: {failure.message}".rstrip(": "), MAX_TEXT)
     if failure.frames:
         path, function = failure.frames[-1]
         text += f" (in {short_path(path)}, {function})" if function else f" (in {short_path(path)})"

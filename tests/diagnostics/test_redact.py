@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diagnostics
-from diagnostics.output.redact import mask, mask_and_cut, redact, redact_path
+from diagnostics.output.redact import mask, redact, redact_path, truncate
 from diagnostics.output.report_output import FORMATS, ReportOptions, print_report
 from diagnostics.process import log_tail
 from diagnostics.uv import error_line
@@ -128,8 +128,8 @@ def test_relative_path_below_the_folder_of_homes_is_redacted():
 
 def test_cut_text_keeps_no_part_of_a_name():
     """A name that the cut would divide is left out or redacted, because a part of it is not recognised."""
-    assert redact(mask_and_cut("no answer from node.bluefin.corp.internal here", 30)) == "no answer from"
-    assert "bluefin" not in mask_and_cut("x" * 120 + "/ada@node.bluefin.corp.internal", 145)
+    assert redact(truncate("no answer from node.bluefin.corp.internal here", 30)) == "no answer from"
+    assert "bluefin" not in truncate("x" * 120 + "/ada@node.bluefin.corp.internal", 145)
 
 
 def test_secret_is_masked_before_the_text_is_cut():
@@ -137,7 +137,7 @@ def test_secret_is_masked_before_the_text_is_cut():
     for text, secret in SECRETS.values():
         full = text.format(secret)
         for length in range(1, len(full)):
-            assert visible_parts(mask_and_cut(full, length), secret) == []
+            assert visible_parts(truncate(full, length), secret) == []
 
 
 def test_uv_errors_and_log_tails_are_masked_before_they_are_cut(tmp_path):
@@ -149,7 +149,7 @@ def test_uv_errors_and_log_tails_are_masked_before_they_are_cut(tmp_path):
 
 
 def test_no_message_cuts_a_text_without_masking_it():
-    """In f-strings of the package, a text is shortened by mask_and_cut; slices with a number under 20 cut lists."""
+    """In f-strings of the package, a text is shortened by `truncate`; slices with a number under 20 cut lists."""
     cuts = [
         f"{path}:{part.lineno}"
         for path in Path(diagnostics.__file__).parent.rglob("*.py")

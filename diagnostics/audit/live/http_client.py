@@ -16,7 +16,7 @@ import httpx
 
 from diagnostics import safe_io
 from diagnostics.audit.results import AuditError, NotAvailableError
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 
 _MAX_BYTES = 1 << 26
 _MAX_REASON, _MAX_PORT = 1 << 16, 65535
@@ -122,7 +122,7 @@ def _parse(status: int, content: bytearray, call: str) -> Any:
         value = value.get(key, value) if isinstance(value, dict) else value
     # Masking takes seconds for each megabyte, and the server chooses the size.
     long = f"an answer of {len(content)} bytes"
-    reason = long if len(content) > _MAX_REASON else mask_and_cut(" ".join(str(value).split()), 300)
+    reason = long if len(content) > _MAX_REASON else truncate(" ".join(str(value).split()), 300)
     if status == 503:
         raise NotAvailableError(f"{call}: it is busy (503): {reason}")
     raise RefusedError(f"{call}: refused ({status}): {reason}")

@@ -17,7 +17,7 @@ from typing import Any
 from diagnostics import safe_io
 from diagnostics.audit.recorded import run_data
 from diagnostics.logs.metrics import canonical_name, metric_rows
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 
 MAX_STEPS = 20_000
 # Names of the number of the step.
@@ -31,7 +31,7 @@ def metric_row(values: Mapping[str, Any], place: str, step: int | None = None) -
 
     transformers' summary of a run (`train_runtime`) becomes a row without canonical values.
     """
-    numbers = ((mask_and_cut(str(name), 200), _float(value)) for name, value in values.items())
+    numbers = ((truncate(str(name), 200), _float(value)) for name, value in values.items())
     printed = dict(islice(((name, value) for name, value in numbers if value is not None), 500))
     if step is None:
         # ms-swift prints "40/160".
@@ -75,7 +75,7 @@ def read_trainer_state(path: Path, unread: run_data.UnreadInputs) -> run_data.Me
         if not is_trainer_state(document):
             raise TypeError("log_history is not a list")
     except run_data.READ_ERRORS as error:
-        unread.add(path, f"{type(error).__name__}: {mask_and_cut(str(error), 200)}")
+        unread.add(path, f"{type(error).__name__}: {truncate(str(error), 200)}")
         return None
     place, history = f"{path.parent.name}/{path.name}: log_history", document["log_history"]
     if len(history) > MAX_STEPS:

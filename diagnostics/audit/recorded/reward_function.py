@@ -19,7 +19,7 @@ from typing import Any
 
 from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, number
 from diagnostics.audit.results import AuditError, Note, Result, clean, fault, note, skipped, undecided
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 
 _MAX_SAMPLES, _TOLERANCE = 512, 1e-4
 RewardFunction = Callable[..., Any]
@@ -133,7 +133,7 @@ def _call(function: RewardFunction, rows: Sequence[Sample]) -> tuple[Rewards, st
     try:
         rewards = [number(value if value is None else float(value)) for value in function(**keywords)]
     except Exception as error:  # noqa: BLE001 - it is the user's code, and what it raises is the result
-        return [], mask_and_cut(f"{type(error).__name__}: {error}", 200)
+        return [], truncate(f"{type(error).__name__}: {error}", 200)
     if len(rewards) != len(rows):
         return [], f"{len(rewards)} rewards for {len(rows)} completions"
     return rewards, ""

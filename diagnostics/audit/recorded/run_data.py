@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 
 # Limits: bytes of one file, one run and one line; characters of one text; samples of one run; files of one recording.
 MAX_FILE, MAX_RUN, MAX_LINE = 64 * safe_io.MIB, 192 * safe_io.MIB, 32 * safe_io.MIB
@@ -150,7 +150,7 @@ class UnreadInputs(list[tuple[str, str]]):
         """Add an input and the reason; an exception is reduced to its first line, of at most 200 characters."""
         if isinstance(reason, BaseException):
             lines = str(reason).strip().splitlines()
-            reason = mask_and_cut(lines[0], 200) if lines else type(reason).__name__
+            reason = truncate(lines[0], 200) if lines else type(reason).__name__
         self.append((str(place), reason))
 
 
@@ -272,11 +272,11 @@ def text_of(value: object) -> str:
     '2+2\n4'
     """
     if isinstance(value, str):
-        return mask_and_cut(value, MAX_TEXT)
+        return truncate(value, MAX_TEXT)
     if isinstance(value, dict):
         return text_of(value.get("content", value.get("text")))
     if isinstance(value, (list, tuple)):
-        return mask_and_cut("\n".join(filter(None, map(text_of, value[:1000]))), MAX_TEXT)
+        return truncate("\n".join(filter(None, map(text_of, value[:1000]))), MAX_TEXT)
     return ""
 
 

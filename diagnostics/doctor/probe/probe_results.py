@@ -21,7 +21,7 @@ from diagnostics.doctor.probe.child_processes import ChildResult
 from diagnostics.doctor.requirements import distribution_of, requirement_of
 from diagnostics.findings import CheckResult, Evidence, Finding, Severity
 from diagnostics.fixes import Explain, Fix, Run
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 from diagnostics.triage import command as triage_command
 from diagnostics.triage import report as triage_report
 from diagnostics.triage.rules import Rules
@@ -84,7 +84,7 @@ def describe_end(ended: ChildResult) -> str:
     if ended.code < 0:
         return f"crashed with {process.signal_name(ended.code)}"
     if error := ended.answer.get("error"):
-        return mask_and_cut(str(error), _MAX_MESSAGE)
+        return truncate(str(error), _MAX_MESSAGE)
     return f"ended with {ended.code} and gave no answer"
 
 
@@ -154,7 +154,7 @@ def _last_lines(ended: ChildResult) -> list[str]:
     except OSError:
         return []
     lines = [
-        mask_and_cut(line.rstrip(), 300)
+        truncate(line.rstrip(), 300)
         for line in text.splitlines()
         if line.strip() and not any(name in line for name in _UNINFORMATIVE)
     ]

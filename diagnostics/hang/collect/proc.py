@@ -21,7 +21,7 @@ from typing import Any
 
 from diagnostics.collect.blocking_reads import call_in_child, read_process_file
 from diagnostics.hang.snapshot import Descriptor, Thread
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 from diagnostics.safe_io import list_folder
 
 Semaphores = list[tuple[int, int, int]]
@@ -95,9 +95,9 @@ def owner_uid(pid: int) -> int | None:
 
 
 def command_line(pid: int) -> str:
-    """Return the command line with secrets masked, cut to 400 characters, or the name of a process without one."""
+    """Return the command line, truncated to 400 characters but not masked, or the name of a process without one."""
     line = " ".join(read_process_file(pid, "cmdline").replace("\0", " ").split())
-    return mask_and_cut(line, 400) or read_process_file(pid, "comm").strip()
+    return truncate(line, 400) or read_process_file(pid, "comm").strip()
 
 
 def environment(pid: int) -> dict[str, str]:

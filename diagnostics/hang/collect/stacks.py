@@ -23,7 +23,7 @@ from diagnostics import process, safe_io
 from diagnostics.collect.blocking_reads import UNANSWERED, call_in_child, read_process_file
 from diagnostics.hang.collect import proc
 from diagnostics.hang.snapshot import MAX_TEXT, StackFrame, Thread
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 
 TIMEOUT_S = 5.0
 MAX_TRIES = 3
@@ -100,7 +100,7 @@ def _dump(program: str, pid: int) -> tuple[Thread, ...] | str:
                 problem = "py-spy's output could not be parsed"
                 continue
         line = next(filter(None, done.errors.split("\n")), "no message")
-        problem = f"py-spy: {mask_and_cut(line.removeprefix('Error: '), 160)}"
+        problem = f"py-spy: {truncate(line.removeprefix('Error: '), 160)}"
     return problem
 
 
@@ -113,7 +113,7 @@ def parse_pyspy_json(document: Any) -> dict[int, tuple[Thread, ...]]:
     threads: dict[int, list[Thread]] = {}
     for item in document:
         tid = int(item.get("os_thread_id") or item.get("thread_id") or 0)
-        name = mask_and_cut(str(item.get("thread_name") or ""), 80)
+        name = truncate(str(item.get("thread_name") or ""), 80)
         frames = tuple(map(parse_frame, item["frames"]))
         active, gil = bool(item.get("active")), bool(item.get("owns_gil"))
         threads.setdefault(int(item["pid"]), []).append(Thread(tid, name, frames, active=active, gil=gil))
@@ -122,8 +122,8 @@ def parse_pyspy_json(document: Any) -> dict[int, tuple[Thread, ...]]:
 
 def parse_frame(item: Any) -> StackFrame:
     """Convert a frame of py-spy, or of a flight recorder, to a StackFrame."""
-    path = mask_and_cut(str(item.get("filename") or item.get("module") or ""), MAX_TEXT)
-    return StackFrame(path, last_part(mask_and_cut(str(item["name"]), MAX_TEXT)), int(item.get("line") or 0))
+    path = truncate(str(item.get("filename") or item.get("module") or ""), MAX_TEXT)
+    return StackFrame(path, last_part(truncate(str(item["name"]), MAX_TEXT)), int(item.get("line") or 0))
 
 
 def last_part(name: str) -> str:

@@ -16,7 +16,7 @@ import msgspec
 from diagnostics.hang.parsers import ParseError
 from diagnostics.hang.snapshot import MAX_TEXT, SCHEMA, Snapshot, is_local
 from diagnostics.output import text_filters
-from diagnostics.output.redact import mask_and_cut, redact
+from diagnostics.output.redact import redact, truncate
 from diagnostics.output.sanitize import escape
 from diagnostics.safe_io import write_atomically
 
@@ -62,7 +62,7 @@ def redacted(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def load(document: Any, name: str) -> Snapshot:
-    """Convert a bundle's JSON document to a snapshot; mask secrets, cut long texts. `name` is the file's, for errors.
+    """Convert a bundle's JSON document to a snapshot with long texts truncated. `name` is the file's, for errors.
 
     Raises:
         ParseError: The document is no bundle, or a broken one.
@@ -71,7 +71,7 @@ def load(document: Any, name: str) -> Snapshot:
         raise ParseError(f"{name}: this JSON is no snapshot of hang --save, and no other known dump")
     try:
         # Short texts bound the time of pattern matching.
-        cut = text_filters.change_texts(document, lambda text: mask_and_cut(text, MAX_TEXT))
+        cut = text_filters.change_texts(document, lambda text: truncate(text, MAX_TEXT))
         return msgspec.convert(cut, Snapshot)
     except (ValueError, RecursionError) as error:
         raise ParseError(f"{name}: a broken snapshot: {error}") from None

@@ -24,7 +24,7 @@ from diagnostics.hang.collect import stacks
 from diagnostics.hang.collect.discovery import role_of_title
 from diagnostics.hang.parsers import ParseError, bundle, flight_recorder, nccl, stack_text
 from diagnostics.hang.snapshot import Process, Snapshot, join_snapshots
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 
 MAX_BYTES = 256 << 20
 MAX_LINE = 1000
@@ -102,7 +102,7 @@ def parse_dump(name: str, data: bytes) -> Snapshot:
     except ParseError:
         raise
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise ParseError(f"{name}: broken: {type(error).__name__}: {mask_and_cut(str(error), 120)}") from None
+        raise ParseError(f"{name}: broken: {type(error).__name__}: {truncate(str(error), 120)}") from None
 
 
 def _parse_document(document: Any, name: str) -> Snapshot:
@@ -139,14 +139,14 @@ def _parse_text(text: str, name: str) -> Snapshot:
 
 
 def clean_lines(text: str) -> list[str]:
-    r"""Return a text's lines without colours and secrets, truncated, and grouped by the rank or process in their marks.
+    r"""Return a text's lines, truncated, without colours, and grouped by the rank or process in their marks.
 
     >>> clean_lines("\x1b[1ma"), clean_lines("[rank1]: a\n[rank0]: b\n[rank1]: c")
     (['a'], ['rank 1', 'a', 'c', 'rank 0', 'b'])
     """
     groups: dict[str, list[str]] = {"": []}
     for raw in text.splitlines():
-        line = mask_and_cut(raw, MAX_LINE).rstrip()
+        line = truncate(raw, MAX_LINE).rstrip()
         line = _COLOUR.sub("", line) if "\x1b" in line else line
         tag = _TAG.match(line) if line and not _WATCHDOG.search(line) else None
         if tag is None:

@@ -16,7 +16,7 @@ from diagnostics.hang.collect.stacks import parse_frame
 from diagnostics.hang.collectives import normalized_operation
 from diagnostics.hang.parsers import ParseError
 from diagnostics.hang.snapshot import MAX_TEXT, Collective, Process, Snapshot, StackFrame, Thread
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 
 C10D = "torch/distributed/distributed_c10d.py"
 BETWEEN_COLLECTIVES = StackFrame("flight recorder", "between_collectives")
@@ -83,7 +83,7 @@ def load_pickle(data: bytes, name: str) -> dict[str, Any]:
         _check_size(document)
     except Exception as error:  # noqa: BLE001 - a broken pickle can raise anything
         opcode = "nothing of it was run: opcode " if isinstance(error, KeyError) else ""
-        reason = mask_and_cut(f"{opcode}{error}", 120)
+        reason = truncate(f"{opcode}{error}", 120)
         raise ParseError(f"{name}: no flight recorder's pickle: {reason}") from None
     if not is_recorder(document):
         raise ParseError(f"{name}: a pickle, but not of PyTorch's flight recorder")
@@ -158,11 +158,11 @@ def to_snapshot(document: dict[str, Any], name: str) -> Snapshot:
     group: dict[str, Any] = next(iter(status.values()), {}) if isinstance(status, dict) else {}
     enqueued = int(group.get("last_enqueued_collective", last.get("collective_seq_id", 0)) or 0)
     completed = int(group.get("last_completed_collective", -1) or 0)
-    operation = mask_and_cut(str(last.get("profiling_name") or ""), MAX_TEXT)
+    operation = truncate(str(last.get("profiling_name") or ""), MAX_TEXT)
     pending = str(last.get("state")) != "completed" or completed < enqueued
     function = normalized_operation(operation.partition(" ")[0]) or "collective"
     callers = map(parse_frame, last.get("frames") or ())
     process = rank_process(rank, function if pending else "", callers, job="recorded")
-    sizes = mask_and_cut(str(last.get("input_sizes", "")), MAX_TEXT)
+    sizes = truncate(str(last.get("input_sizes", "")), MAX_TEXT)
     collective = Collective(rank, str(last.get("process_group", "")), enqueued, completed, operation, sizes)
     return Snapshot((process,), collectives=(collective,), source="flight recorder")

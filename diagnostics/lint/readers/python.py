@@ -29,7 +29,7 @@ from diagnostics.lint.readers.structured import (
     check_run_count,
 )
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
-from diagnostics.output.redact import mask_and_cut, remember_secret
+from diagnostics.output.redact import remember_secret, truncate
 
 _CLASSES = {name for dialect in DIALECTS.values() for name in dialect.classes}
 _OPERATORS: dict[type[ast.operator], Any] = {
@@ -215,7 +215,7 @@ class _ConfigFinder:
         node = keyword.value
         called = getattr(node, "func", None)
         name = f"{_dotted_name(called)}(...)" if called else _dotted_name(node) or "..."
-        what = f"**{mask_and_cut(name, 40)}"
+        what = f"**{truncate(name, 40)}"
         config.not_checked.append(NotChecked(what, "its content is decided at run time", "", str(place)))
 
     def _default_of_option(self, keyword: ast.keyword, config: Settings) -> Value | None:

@@ -22,7 +22,7 @@ from diagnostics.matrix.context import Context, InterpreterError, platform_name,
 from diagnostics.matrix.environments import BuildError, BuildMarker
 from diagnostics.matrix.layers.layer import EarlyAnswer, Layer
 from diagnostics.matrix.verdicts import Answer, Outcome
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 from diagnostics.process import Completed, log_tail, run, signal_name
 
 # Layers that must pass before most of our programs can run in an environment.
@@ -171,7 +171,7 @@ def read_document(completed: CellRun, schema: str) -> CellRun:
         problem = f"the program could not work: {document.get('error')}"
     elif not isinstance(document, dict) or document.get("schema") != schema:
         printed = (
-            repr(mask_and_cut(" ".join(process.output.split()), 80)) if process.output.strip() else "nothing"
+            repr(truncate(" ".join(process.output.split()), 80)) if process.output.strip() else "nothing"
         )
         problem = f"the program ended with {process.code} and printed {printed}, not a document {schema!r}"
     if problem:
@@ -196,7 +196,7 @@ def executed_answer(
     """Return the answer of a program that ran in the cell, with versions, log and, unless it passed, an excerpt."""
     return Answer(
         outcome,
-        summary if outcome is Outcome.PASS else mask_and_cut(summary, 300),
+        summary if outcome is Outcome.PASS else truncate(summary, 300),
         ran_with=versions_that_ran(cell, versions),
         excerpt="" if outcome is Outcome.PASS else completed.excerpt,
         log=completed.log,

@@ -19,7 +19,7 @@ from diagnostics.matrix.layers import cell_run
 from diagnostics.matrix.layers.layer import Layer
 from diagnostics.matrix.locks import pins_digest
 from diagnostics.matrix.verdicts import Answer, Outcome
-from diagnostics.output.redact import mask_and_cut, redact_tail
+from diagnostics.output.redact import redact_tail, truncate
 
 TIMEOUT_S = 300.0
 _SCHEMA = "grpo-doctor.report.v1"
@@ -66,7 +66,7 @@ def doctor_answer(document: Mapping[str, Any]) -> Answer:
         f"{item['check']} skipped: {item['reason']}" for item in checks if item["outcome"] == "skipped"
     ]
     lines = [
-        f"{item['severity']} {item['code']} {item['title']}: {mask_and_cut(item.get('detail', ''), 300)}"
+        f"{item['severity']} {item['code']} {item['title']}: {truncate(item.get('detail', ''), 300)}"
         for item in findings
     ]
     return Answer(

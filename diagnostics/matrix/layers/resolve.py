@@ -14,7 +14,7 @@ from diagnostics.matrix.context import Context
 from diagnostics.matrix.layers.layer import Layer
 from diagnostics.matrix.resolve import Resolution, hash_coverage, package_facts, resolve_declared
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.output.redact import truncate
 
 # Packages whose versions the summary lists.
 SHOWN = ("torch", "transformers", "accelerate", "ray", "numpy", "xgrammar")
@@ -56,13 +56,13 @@ def resolution_answer(resolution: Resolution, note: str, changes: tuple[str, ...
         changes: Differences from a committed lock, one per line.
     """
     if resolution.infrastructure:
-        summary = f"uv could not resolve: {mask_and_cut(resolution.explanation, 200)}"
+        summary = f"uv could not resolve: {truncate(resolution.explanation, 200)}"
         return Answer(Outcome.INFRA_ERROR, summary, excerpt=resolution.explanation)
     platform = platform_text(resolution.platform)
     if not resolution.packages:
         explanation = resolution.explanation
         reason = explanation.removeprefix("No solution found when resolving dependencies").lstrip(": ")
-        summary = f"{mask_and_cut(reason, 300)} (resolved for {platform})"
+        summary = f"{truncate(reason, 300)} (resolved for {platform})"
         return Answer(Outcome.UNRESOLVABLE, summary, signs=(explanation,), excerpt=explanation)
     facts = package_facts(resolution.pins)
     by_name = {name: version for _kind, name, version in facts}
