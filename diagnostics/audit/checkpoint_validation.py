@@ -34,6 +34,7 @@ _KINDS: dict[str, tuple[set[type], str]] = {
 }  # fmt: skip
 # A model without its weights takes a second.
 _MODEL_S, _MODEL_BYTES = 300.0, 4 * safe_io.GIB
+_CHECK_S = 20.0
 # Names of settings by which transformers, or timm, imports a kernel of the hub or loads a file; allowed values.
 _LOADING_SETTING = re.compile(
     r"(?P<choice>(?:attn|experts)\w*_implementation)|(?P<name>implementation|kernel|backbone|architecture)"
@@ -52,13 +53,15 @@ def read_config(folder: Path) -> dict[str, Any]:
     Raises:
         AuditError: The file is missing or invalid, describes a model that the folder's files cannot hold, or has a
             setting by which transformers may load something from elsewhere.
+        CpuLimitError: Checking the settings takes too long.
     """
     path = folder / "config.json"
     if not path.exists():
         raise AuditError(f"{folder}: no config.json: expected a folder that transformers loads")
-    config = read_json_object(path)
-    _check_numbers(path, config, _weight_bytes(folder))
-    _check_settings(path)
+    with cpu_limit(f"{path}: checking it", _CHECK_S):
+        config = read_json_object(path)
+        _check_numbers(path, config, _weight_bytes(folder))
+        _check_settings(path)
     return config
 
 
@@ -192,7 +195,13 @@ def check_files(folder: Path) -> None:
 
     Raises:
         AuditError: An index is unreadable, or a file is a pipe, a device, or in another folder.
+        CpuLimitError: An index names too many files.
     """
+    with cpu_limit(f"{folder}: checking its files", _CHECK_S):
+        _check_paths(folder)
+
+
+def _check_paths(folder: Path) -> None:
     paths = [path for path in folder.iterdir() if not path.is_dir()]
     paths += (folder / "additional_chat_templates").glob("*.jinja")
     for index in folder.glob("*.index.json"):

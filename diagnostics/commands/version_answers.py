@@ -242,7 +242,7 @@ def render_installed(console: Console, pairs: Sequence[Compatibility]) -> None:
         text += f"; {partly} lack names that only some functions call"
     print_text(console, f"versions: {text}", "bold")
     for pair in notable or pairs:
-        print_text(console, f"{mark_of(pair)} {pair.user} with {pair.provider}: {pair_text(pair)}")
+        print_text(console, mask(f"{mark_of(pair)} {pair.user} with {pair.provider}: {pair_text(pair)}"))
 
 
 def _evidence_rows(answer: Ranking, *, one_user: bool, every: bool) -> list[Row]:
