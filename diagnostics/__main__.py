@@ -1,7 +1,9 @@
 """Start the command line: entry point of `grpo-doctor` and of `python -m diagnostics`.
 
 With `-m`, the working folder is first removed from the import path, unless it contains this package. A Python older
-than 3.11 and a missing dependency are reported in one line on standard error, with exit code 2.
+than 3.11 and a missing dependency are reported in one line on standard error, with exit code 2. On Linux the command
+runs in a child process (`supervisor.py`), so that Ctrl-C ends it, except with `--watch` and for `cli.PROGRAMS` (repro,
+matrix and train).
 """
 
 from __future__ import annotations

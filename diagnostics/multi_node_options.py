@@ -1,8 +1,9 @@
 """Define the options of commands that can examine several machines, and run a program on the machines they name.
 
 `query_nodes` returns the answers, and `host_hider` a function that replaces the machines' names in texts.
-The options are `--hosts`, `--ray`, `--host-command`, `--host-python` and `--node-limit`. Hosts are reached by ssh or by
-the user's command, nodes of a Ray cluster by Ray tasks. Progress is printed to standard error.
+The options are `--hosts`, `--ray`, `--host-command`, `--host-python` and `--node-limit`; `--hosts` and `--ray` exclude
+each other. Hosts are reached by ssh or by the user's command, nodes of a Ray cluster by Ray tasks. Progress is printed
+to standard error.
 """
 
 from __future__ import annotations
@@ -109,9 +110,10 @@ def query_nodes(
 
 
 def host_hider(replacements: Iterable[tuple[str, str]]) -> Callable[[str], str]:
-    """Return a function that replaces the names of hosts in a text, except in longer words; the first of equals counts.
+    """Return a function that replaces host names in a text where they are whole words.
 
-    The names `localhost` and 127.*, and names of one character or more than 255, stay.
+    If a name has several replacements, the first one is used. The names `localhost` and 127.*, and names of one
+    character or more than 255, stay.
     """
     numbers: dict[str, str] = {}
     for name, number in replacements:

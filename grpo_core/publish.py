@@ -93,7 +93,7 @@ class Publisher:
             EngineError: The engine failed.
         """
         name = self._engine.name
-        sent = list(self._policy.tensors())
+        sent = list(self._policy.engine_tensors())
         self._engine.update_weights(sent, version)
         if (reported := self._engine.policy_version) != version:
             raise SyncError(

@@ -42,6 +42,10 @@ class Trainer:
 
     Attributes:
         config: All settings.
+        folder: Folder of the run.
+        model_dir: Folder of the model that training starts from.
+        tokenizer: The model's tokenizer.
+        prompts: The training prompts.
         world: The processes that train together.
         share_engine: Wraps a mode's engine so that all training processes can call it; see `World.share_engine`.
         policy: The policy that is trained.
@@ -241,7 +245,7 @@ class Trainer:
 
         Adapters are merged.
         """
-        tensors = dict(self.policy.tensors())  # all processes take part
+        tensors = dict(self.policy.engine_tensors())  # all processes take part
         if self.world.is_first:
             self.policy.causal.save_pretrained(self.folder / "policy", state_dict=tensors)
             self.tokenizer.save_pretrained(self.folder / "policy")

@@ -1,7 +1,8 @@
 """Run programs in the Python environment of a matrix cell, or in the one of the other trainers (the peers).
 
 The tests themselves run without vLLM. A test whose environment is not built is skipped. The programs run in a temporary
-folder with copies of grpo_core, repro, evaluation/repro and the catalog's entries.
+folder with copies of grpo_core, repro, evaluation/repro and the catalog's entries. They use vLLM's V0 engine, and get
+no other VLLM_* and PYTHON* variables of the caller.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def existing_path(variable: str, path: str, advice: str) -> Path:
-    """Return a path below the folder that a variable names, or skip with advice; for an empty path, its value."""
+    """Return `path` below the folder that an environment variable names; skip with advice if it does not exist."""
     value = os.environ.get(variable)
     if not value or not Path(value, path).exists():
         pytest.skip(f"no {path or 'Python'} in {variable}={value or '(unset)'}: {advice}")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 
 def violations(check: Callable[..., None], cases: Iterable[object]) -> list[str]:
-    """Call a check with each case and return one line for each case in which an assertion failed."""
+    """Call a check with each case (a tuple as several arguments), and return a line for each failed assertion."""
     problems = []
     for case in cases:
         try:

@@ -1,9 +1,9 @@
 """Build the API index, and list what new releases removed: `python -m diagnostics.api_index build [PACKAGE...]`.
 
-`build` fetches new releases (none with `--offline`) and prints what they removed that other packages still use.
-`changes --since DAY --until DAY` prints the same for the releases that were uploaded after one day and until another,
-compared with the other packages' releases of that time. `changes` reads only the index. If a package could not be
-built, the exit code is 3.
+`build` fetches new releases (none with `--offline`) and prints what they removed that other packages still use. It
+prints nothing about a package that was not in the index before. If a package could not be built, the exit code is 3.
+`changes --since DAY [--until DAY]` prints the same for releases uploaded after the first day and until the second,
+compared with the newest releases that other packages had on the second day. It reads only the index.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def releases_until(package: str, until: date) -> list[str]:
 def command(
     action: str, names: tuple[str, ...], offline: bool, since: datetime | None, until: datetime | None
 ) -> int:
-    """Run `build` or `changes`, and return the exit code; a package that was not built is incomplete."""
+    """Run `build` or `changes`, and return the exit code: 3 if a package could not be built."""
     if (action == "changes") != bool(since):
         raise click.UsageError("`changes` needs --since DAY, and `build` takes none")
     names = names or tuple(PACKAGES)

@@ -6,10 +6,10 @@ name to an entry, a short text:
 
     LLM                 class OfflineMixin, Base       (bases without `[…]`; `@dataclass` or `@outline` follows)
     LLM.generate        def (self, prompts, *, use_tqdm=, **kwargs)       (`=`: has a default)
-    LLM.engine          attr LLMEngine()               (set by a method; its possible classes, `()`: exactly this class)
+    LLM.engine          attr LLMEngine() self.make     (set by a method; from which calls, see below)
     LLM.stats           property -> Stats              (a function with a named return has `-> Class`, too)
     Config.mode         field Literal['a', 'b'] = 'a'  (` | attr …` follows if a method sets it, too)
-    RED                 value 'red'                    (a constant, a Literal, a list of texts)
+    RED                 value 'red'                    (a constant, a Literal, a list of constants)
     Alias               value = other.Name             (another name)
     __all__             value LLM Config
     Params              import vllm.sampling_params:SamplingParams
@@ -23,7 +23,12 @@ name to an entry, a short text:
     group:model         field                          (a config group of Hydra)
 
 A leading `?` marks a top-level name that the module defines once, inside an `if`. Members of a class and names in
-`except` have no mark. The members of a class with `@outline` were not read.
+`except` have no mark. The members of a class with `@outline` were not read. Defaults and single constants are cut at 80
+characters, other values and types at 300.
+
+An attribute has the class `LLMEngine` if it is set to `LLMEngine(…)`, with the entry `LLMEngine()`. The entry
+`LLMEngine` stands for a call of a class method, such as `LLMEngine.from_args(…)`, which may return another class;
+`self.make` for a call of this method.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
 of the module are replaced by their values where these are known, and attributes by the values that are set before;
 a function inside the function counts where it is called. A `raise` without an exception, of a variable, or under a
 condition that cannot be expressed, is no guard. Calls of own methods and attributes that are set are entries of the
-same form (CALL, SET); `...` stands for a condition of SET that cannot be expressed.
+same form (CALL, SET); `...` stands for a condition of SET that cannot be expressed. `changed(self.x)` in a condition
+stands for an attribute that was set to an unknown value. `api_index.build` adds the entries REGISTERED.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 No hub is contacted (HF_HUB_OFFLINE is set) and no Python code of the folder runs. Settings by which transformers would
 import a kernel are refused, and so are links and settings that lead to files outside of the folder (and, in the hub's
 cache, its blobs). A model must be complete, no adapter, and no larger than its files allow. Building it has limits of
-processor time and memory in the main thread (Linux). Problems become an AuditError in one line; a build that takes too
-long, a CpuLimitError. `checkpoint_tokenizer` loads the tokenizer.
+processor time and memory, and loading it one of memory, in the main thread (Linux). Problems become an AuditError in
+one line; a build that takes too long, a CpuLimitError. `checkpoint_tokenizer` loads the tokenizer.
 """
 
 from __future__ import annotations
@@ -247,7 +247,8 @@ def check_tokenizer(folder: Path) -> None:
     """Check the files and settings of a tokenizer before it is loaded.
 
     Raises:
-        AuditError: The folder is missing, or a file or a setting is refused.
+        AuditError: The folder or its tokenizer.json is missing, a subfolder has another tokenizer, or a file or a
+            setting is refused.
     """
     problem = f"{folder}: its tokenizer cannot be read"
     if not folder.is_dir():
@@ -276,7 +277,7 @@ def _import_transformers() -> Any:
 
 @contextlib.contextmanager
 def memory_limit(what: str, extra_bytes: int) -> Iterator[None]:
-    """Limit additional memory in the main thread, and make an AuditError of an error of the `with` statement's body."""
+    """Limit additional memory of the `with` body (main thread only), and convert its exceptions to AuditError."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     limit = min(value for value in (used + extra_bytes, soft, hard) if value != resource.RLIM_INFINITY)

@@ -1,10 +1,10 @@
 """Check training curves: rewards, gradients, KL, entropy, lengths and other metrics that a run logged.
 
 `check_metrics` runs all checks; `check_learning` checks whether the metrics suffice to decide if the run learns. `audit
-RUN`, `audit --watch` and the callback call both. Most checks look for an episode: the steps in which a symptom holds.
-A fault has the numbers, the first step, the last one if the symptom ended, and the likely causes in order
-(`curve_causes.toml`). A cause names the option to change in the run's framework, if it is known. Other checks of the
-audit take their causes from `Curves.causes`, too.
+RUN`, `audit --watch` and the callback call both. Most checks look for an episode: the steps in which a symptom holds. A
+check may also be undecided, skipped, or clean with a notice. A fault has the numbers, the first step, the last one if
+the symptom ended, and the likely causes in order (`curve_causes.toml`). A cause names the option to change in the run's
+framework, if it is known. Other checks of the audit take their causes from `Curves.causes`, too.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ class Curves:
         return None if best < max(1, least) else Episode(rows[end - best : end], end == len(rows))
 
     def last_episode(self, name: str, holds: Callable[[float], bool]) -> Episode:
-        """Return the last run of rows in which `holds` is true of a metric; gaps of at most two rows belong to it.
+        """Return the rows at the end in which `holds` is true of a metric, with gaps of at most two rows.
 
-        Without such a run at the end, it is the last row.
+        If there are none, return the last row.
         """
         rows = self.select(name)
         start = stats.start_of_last_run([holds(row.values[name]) for row in rows])
@@ -513,7 +513,7 @@ def _evaluation_falls(curves: Curves) -> Result | None:
 
 
 def _zero_reward_function(curves: Curves) -> Result | None:
-    """Find reward functions that are 0 in the whole run, of at least 20 steps, while others are not.
+    """Note reward functions that are 0 in the whole run, of at least 20 steps, while others are not.
 
     The result is clean with a notice if their names are those of format rewards, otherwise undecided. Penalties are
     left out.

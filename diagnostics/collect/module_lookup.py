@@ -2,8 +2,9 @@
 
 `follow_entry_points` parses the trainer's own modules, up to a limit, and follows their imports. Only imports that run
 whenever a module is imported count: not those in functions, under `if`, or in a `try` or `with suppress` that may catch
-an ImportError.
-`find_shadows` finds modules that hide an installed or standard module. Nothing is imported.
+an ImportError. If a file cannot be read, the result has a `problem` and no missing modules.
+`find_shadows` finds modules that hide an installed or standard module, and second copies of a package. Nothing is
+imported.
 """
 
 from __future__ import annotations
@@ -120,7 +121,10 @@ def _names_by_first_part(folder: Path) -> dict[str, list[str]]:
 
 
 def follow_entry_points(search: SearchPath, packages: Collection[str]) -> tuple[EntryPoint, ...]:
-    """Return the entry modules of the installed trainers with their missing imports; those for vLLM only with vLLM."""
+    """Return the entry modules of the installed trainers with their missing imports.
+
+    Without vLLM, entry modules with `vllm` in their name are left out.
+    """
     modules = ModuleFinder(search)
     return tuple(
         _follow_imports(item.name, entry, modules)

@@ -1,10 +1,10 @@
 """Run the command `doctor`: check one environment and its machine, or compare the nodes of a job.
 
 For one environment it collects facts, runs the static checks (`static_report`), runs the probes of the chosen tier
-(`run_tier`), and prints the report or the fix plan (`print_plan`); `--facts-json` prints the facts alone. If the main
-probes of the tier did not run, exit code 0 becomes 3. For several machines, `examine_nodes` collects the facts over
-ssh, a command or Ray, runs the static checks on each, and compares them; --fix-plan, --facts-json and other tiers are
-then refused.
+(`run_tier`), and prints the report or the fix plan (`print_plan`); `--facts-json` prints the facts alone, redacted for
+sharing. If the main probes of the tier did not run, exit code 0 becomes 3. For several machines, `examine_nodes`
+collects the facts over ssh, a command or Ray, runs the static checks here on the facts of each, and compares the
+machines; --fix-plan, --facts-json and other tiers are then refused.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def command(
 
 
 def static_report(collected: facts.Facts, *, named: bool) -> Report:
-    """Run the static checks; if neither a trainer nor vLLM is installed, add a result that is not checked.
+    """Run the static checks; if neither a trainer nor vLLM is installed, add a result "not checked" that says so.
 
     Args:
         collected: The facts of the environment and the machine.

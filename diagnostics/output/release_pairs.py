@@ -1,6 +1,7 @@
 """Summarise the published results for pairs of vLLM and TRL releases, and print or export them for `versions`.
 
-The command recommends the best pair that ran. Without --all it prints SELECTED_PAIRS, as the README's table does.
+The command recommends the best pair that ran. Without --all it prints SELECTED_PAIRS, as the README's table does. The
+row of a pair with the state `fails` is "does not work together".
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class PublishedPair:
     """A pair of vLLM and TRL releases in the published table.
 
     Attributes:
-        state: `ran` (a run that samples with vLLM or trains passed), `fails` (none did, and the published verdict is
-            `fail` or `unresolvable`), or `part`.
+        state: `ran` (a run with vLLM or of our trainer passed; one of TRL alone does not count), `fails` (none passed,
+            and the published verdict is `fail` or `unresolvable`), or `part`.
         declared: Whether the declared requirements of both releases can be met together.
         answers: For each question: ✔, ✘ with the codes of known issues, or empty if it was not run.
         crashes: Codes of the known scheduler crashes that occurred.
@@ -126,21 +127,21 @@ def headline(pairs: Sequence[PublishedPair]) -> str:
     """Summarise the pairs in one line, and name the one to install."""
     count = Counter(pair.state for pair in pairs)
     counts = f"{count['ran']} of {len(pairs)} pairs ran, {count['part']} in part"
-    newest = best_pair(pairs)
-    if newest is None:
+    best = best_pair(pairs)
+    if best is None:
         return counts
-    complete = "" if newest.failed else ", the newest pair whose runs all passed"
-    return f"{counts}; install vLLM {newest.vllm} with TRL {newest.trl}{complete}"
+    complete = "" if best.failed else ", the newest pair whose runs all passed"
+    return f"{counts}; install vLLM {best.vllm} with TRL {best.trl}{complete}"
 
 
 def document(pairs: Sequence[PublishedPair], published: Compat) -> dict[str, Any]:
     """Return the table as JSON data; the key `only_read` remains for earlier readers, and its list is empty."""
-    newest = best_pair(pairs)
+    best = best_pair(pairs)
     questions = [question.text.replace("`", "") for question in QUESTIONS]
     return {
         "schema": SCHEMA,
         "published": published.generated,
-        "take": {name: getattr(newest, name) for name in ("vllm", "trl", "install")} if newest else None,
+        "take": {name: getattr(best, name) for name in ("vllm", "trl", "install")} if best else None,
         "pairs": [
             {name: getattr(pair, name) for name in ("vllm", "trl", "state", "declared")}
             | {"answers": dict(zip(questions, pair.answers, strict=True)), "crashes": list(pair.crashes)}

@@ -198,7 +198,7 @@ def _is_in_named_code(signature: Signature, hits: Iterable[Hit]) -> bool:
 
 
 def _order(candidate: Candidate) -> tuple[object, ...]:
-    """Return the sort key: roots before consequences, hypotheses last, then crashes, confirmed ones, and position."""
+    """Return the sort key: roots first; within a role hypotheses last, then crashes (roots), confirmed, position."""
     return (
         ROLES.index(candidate.role),
         candidate.certainty == Certainty.HYPOTHESIS,

@@ -1,9 +1,12 @@
 """Run the command `triage`: find the known issue behind the logs of a failed run.
 
 `triage` judges all logs of one run together; a missing name or an unmet requirement can also be the known cause.
-With `--group` each log or folder of logs is a run. The exit code is 1 for a known failure, or its consequences, with a
-finding that `--fail-on` counts; 3 for an unknown or only possible failure, a missing end or an unreadable log; else 0.
-`--group` ignores `--fail-on`.
+With `--group` each log or folder of logs is a run, `--fail-on` is ignored, and the formats are terminal and JSON.
+
+Exit codes:
+- 1: the failure or its consequences are known, and a finding is at or above `--fail-on`;
+- 3: the failure is unknown or only possible, a log is unreadable, or its end is missing (except with `--excerpt`);
+- 0: otherwise.
 """
 
 from __future__ import annotations

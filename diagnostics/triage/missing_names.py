@@ -1,7 +1,8 @@
-"""Explain errors about missing names with the API index: the releases that have the name, and the smallest change.
+"""Explain errors about missing names with the API index: the releases that have the name, and a change of release.
 
-The name can be that of a module, an import, an attribute, an argument or a model type, for example. `LoggedReleases`
-finds the installed releases in the logs.
+The name can be that of a module, an import, an attribute, an argument or a model type, for example. Errors about a
+user's class that extends an indexed one are explained, too. If the log refuses each change, the finding has advice
+without a command. `LoggedReleases` finds the releases in the logs.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def explain_missing_names(
     hits = [*verdict.anchors, *(hit for candidate in verdict.candidates for hit in candidate.hits)]
     hits = hits[:_MAX_LINES]
     if verdict.state != "clean":
-        hits += [hit for log in verdict.logs for hit in _unnamed_errors(log)]
+        hits += [hit for log in verdict.logs for hit in _missing_name_lines(log)]
     hidden, first, unexplained = None, None, {}
     # A title may repeat an error without its traceback.
     for hit in sorted(hits, key=lambda hit: not hit.traceback):
@@ -139,7 +140,7 @@ def _with_fitting_changes(
 
 
 class LoggedReleases(Mapping[str, str]):
-    """Installed releases by package.
+    """Releases by package that the logs list as installed or, if none is listed, that a sentence names.
 
     For a package that triage does not report, the stored beginning of each log is searched, at most 2,000 lines.
     """
@@ -192,8 +193,8 @@ class LoggedReleases(Mapping[str, str]):
         return [item for line in self._lines for item in written_versions(line, names)]
 
 
-def _unnamed_errors(log: LogFacts) -> Iterator[Hit]:
-    """Yield messages about missing names, also without the exception's name, in the last lines or a whole short log."""
+def _missing_name_lines(log: LogFacts) -> Iterator[Hit]:
+    """Yield messages about missing names in the last lines or a whole short log; the exception's name may be absent."""
     stored = min(_MAX_LINES, log.tail.count(b"\n"))
     first = log.lines - stored + 1 if log.lines > _PASTED_LINES else 1
     for number, raw in enumerate(log.lines_from(first, _PASTED_LINES), first):

@@ -1,8 +1,8 @@
 """Define the trained policy: a causal language model with optional adapters, reference model and low-precision copy.
 
 The trained weights are in float32. Gradient checkpointing is optional. `Policy` computes log-probs with gradients
-(by DistributedDataParallel if there are several processes), yields the weights for engines in the engine's dtype, and
-returns and loads the trained parameters.
+(by DistributedDataParallel if there are several processes, in float32 only), yields the weights for engines in the
+engine's dtype, and returns and loads the trained parameters.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Policy:
         if world.size > 1:
             self._parallel = nn.parallel.DistributedDataParallel(self.module, broadcast_buffers=False)
 
-    def trained(self) -> list[tuple[str, nn.Parameter]]:
+    def trained_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """Return the parameters that the optimizer updates."""
         return [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
 
@@ -102,19 +102,19 @@ class Policy:
         return logprobs, entropies
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def engine_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the full parameters, adapters merged, by transformers' names, in the engine's dtype."""
         values = merged_parameters(self.causal) if self._adapters else self.causal.named_parameters()
         for name, value in values:
             yield name, value.to(self._engine_dtype)
 
     def fingerprint(self) -> str:
-        """Compute the SHA-256 digest of `tensors`."""
-        return sha256_digest(self.tensors())
+        """Compute the SHA-256 digest of `engine_tensors`."""
+        return sha256_digest(self.engine_tensors())
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the trained parameters by name, on the CPU, for a checkpoint."""
-        return {name: value.detach().cpu().contiguous() for name, value in self.trained()}
+        return {name: value.detach().cpu().contiguous() for name, value in self.trained_parameters()}
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
@@ -124,10 +124,10 @@ class Policy:
             KeyError: The names differ from this policy's.
             ValueError: A shape differs.
         """
-        different = sorted(set(state) ^ {name for name, _ in self.trained()})
+        different = sorted(set(state) ^ {name for name, _ in self.trained_parameters()})
         if different:
             raise KeyError(f"{different[0]} is on one side alone")
-        for name, value in self.trained():
+        for name, value in self.trained_parameters():
             if state[name].shape != value.shape:  # copying would broadcast it
                 raise ValueError(f"{name} is {tuple(state[name].shape)}, not {tuple(value.shape)}")
             value.copy_(state[name])
@@ -206,10 +206,12 @@ class LowPrecisionCopy:
 
 
 def _convert(module: Any, dtype: torch.dtype, float32_parts: tuple[str, ...]) -> None:
-    """Convert a module to a dtype, except for the parts that stay in float32; float32 norms round their output."""
+    """Convert a module to a dtype, except for the parts that stay in float32.
+
+    Norms in float32 round their output. A tied head that stays in float32 gets its own weight.
+    """
     head = module.causal.get_output_embeddings()
     if "head" in float32_parts and head.weight is module.causal.get_input_embeddings().weight:
-        # The head is tied to the embedding, which is converted to the compute dtype: give the head its own weight.
         head.weight = nn.Parameter(head.weight.detach().clone())
     module.to(dtype)
     if "head" in float32_parts:

@@ -57,7 +57,7 @@ class Updater:
         self._temperature = config.sampling.temperature
         options = config.train
         constants = {"betas": (options.beta1, options.beta2), "eps": options.epsilon}
-        trained = [value for _, value in policy.trained()]
+        trained = [value for _, value in policy.trained_parameters()]
         # The CPU's default takes several operations per parameter, three times as long. On a GPU `fused` would move
         # the step counts there. It doesn't count its writes, by which a low-precision copy notices an update.
         fused = True if policy.device == "cpu" and policy.low_precision_copy is None else None
@@ -113,14 +113,14 @@ class Updater:
         """Return AdamW's state, with keys `parameter|entry`."""
         return {
             f"{name}|{key}": value
-            for name, parameter in self._policy.trained()
+            for name, parameter in self._policy.trained_parameters()
             for key, value in self.optimizer.state[parameter].items()
         }
 
     def load_state(self, state: Mapping[str, torch.Tensor], updates: int) -> None:
         """Restore the optimizer's state and its number of updates."""
         self.updates = updates
-        parameters = dict(self._policy.trained())
+        parameters = dict(self._policy.trained_parameters())
         for entry, value in state.items():
             name, key = entry.rsplit("|", 1)
             # A step count is a scalar, and stays on the CPU.

@@ -68,7 +68,7 @@ class Recorder:
         self._result = {}
         if not is_due(step, self._config.output.record_every, self._config):
             return None
-        before = digest_like(EXACT, policy.tensors())
+        before = digest_like(EXACT, policy.engine_tensors())
 
         def on_gradients(policy: Policy, loss: float) -> None:
             self._result = {"loss": loss, "gradient": gradient_digest(policy), "policy": before}
@@ -263,5 +263,5 @@ def digest_like(recorded: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> s
 
 def gradient_digest(policy: Policy, like: str = EXACT) -> str:
     """Compute a digest of a policy's gradients by the method of the digest `like`."""
-    gradients = ((name, value.grad) for name, value in policy.trained())
+    gradients = ((name, value.grad) for name, value in policy.trained_parameters())
     return digest_like(like, ((name, gradient) for name, gradient in gradients if gradient is not None))

@@ -62,7 +62,7 @@ def replay(
         updater = Updater(trained, config, World())
         loss = updater.compute_gradients(make_batch(_samples(recorded, config, overrides), trained.device))
         gradient = gradient_digest(trained, str(then["gradient"] or EXACT))
-        digest = digest_like(str(then["policy"] or EXACT), trained.tensors())
+        digest = digest_like(str(then["policy"] or EXACT), trained.engine_tensors())
     except (RuntimeError, AssertionError) as error:  # torch's, for settings that can't be computed here
         raise ConfigError(f"{folder}: step {step}: can't be computed here: {first_line(error)}") from error
     now = {"policy": digest, "loss": loss, "gradient": gradient}

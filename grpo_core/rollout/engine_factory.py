@@ -1,6 +1,7 @@
-"""Build the in-process engine that a configuration names, with its share of the GPU's memory.
+"""Build the in-process engine that a configuration names.
 
-The transformers engine runs on `rollout.device`; vLLM chooses its device itself.
+If trainer and engine use one GPU at the same time, the engine's memory is limited to `rollout.memory_share`. The
+transformers engine runs on `rollout.device`; vLLM chooses its device itself.
 """
 
 from __future__ import annotations
@@ -38,6 +39,6 @@ def build_engine(config: Config, model_dir: Path | str) -> Engine:
 
 
 def memory_share(config: Config) -> float:
-    """Return the fraction of its GPU's memory that the engine may use; 0: no share is set."""
+    """Return `rollout.memory_share` if trainer and engine use one GPU at the same time; else 0 (no limit)."""
     shared = shared_gpu(config, int(os.environ.get("WORLD_SIZE", "1")))
     return config.rollout.memory_share if shared else 0.0

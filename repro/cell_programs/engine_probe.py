@@ -80,7 +80,7 @@ def _observe(config: Config, folder: str) -> dict[str, Any]:
         difference_before = largest_difference(before)
         _perturb(policy.causal, config.train.seed)
         moved = largest_difference(before)
-        engine.update_weights(policy.tensors(), 1)
+        engine.update_weights(policy.engine_tensors(), 1)
         after = check_answers(engine.generate(requests, params), requests, engine.name)
         return {
             "engine_version": getattr(engine, "engine_version", None),

@@ -103,7 +103,7 @@ class V1Actions(EngineActions):
         self.engine.update()
 
     def do_go(self, steps: int) -> bool:
-        """Run at most `steps` half-steps.
+        """Run at most `steps` half-steps: one `schedule` or one `update` each.
 
         Returns:
             Whether the engine had nothing left to do before it had done all of them.

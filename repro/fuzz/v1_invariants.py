@@ -1,7 +1,8 @@
 """Check invariants of vLLM's V1 scheduler and of the tokens that it delivers, for the fuzzer.
 
 The functions in INVARIANTS yield a message for each violation. They read upstream's own structures (vLLM 0.31.0), or
-what the engine delivered. `check`, `check_step` and `check_end` raise BrokenInvariantError for the first one.
+what the engine delivered. `check` raises BrokenInvariantError for the first message. `check_step` and `check_end` have
+rules of their own, for one step and for an engine that has ended its work.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def check_step(engine: V1Engine, scheduled: Any) -> None:
     """Check the scheduler's output for one step.
 
     Raises:
-        BrokenInvariantError: The step exceeds the token budget or the number of sequences, or schedules a request that
-            is not running.
+        BrokenInvariantError: The token counts are not positive or do not add up to the total, the step exceeds the
+            token budget or the number of sequences, or it schedules a request that is not running.
     """
     counts, total = scheduled.num_scheduled_tokens, scheduled.total_num_scheduled_tokens
     running = {request.request_id for request in engine.scheduler.running}

@@ -17,7 +17,10 @@ PATHS = ("/health", "/v1/models", "/generate")
 
 
 def build_application(mitigation: str | None) -> Any:
-    """Build an application like vLLM's API server: routes in a router, and the middleware around all routes."""
+    """Build an application like vLLM's API server: routes in a router, and the middleware around all routes.
+
+    A mitigation adds the routes to the application, excludes them from the middleware, or leaves the middleware out.
+    """
     fastapi = import_module("fastapi")
     app = fastapi.FastAPI()
     routes = app if mitigation == "routes_on_app" else fastapi.APIRouter()

@@ -4,7 +4,8 @@ TRL samples `steps_per_generation` micro-batches at once and takes an optimizer 
 `gradient_accumulation_steps` micro-batches. The token-level losses (dapo, the default since 0.22, and cispo) divide
 each micro-batch by the number of all sampled tokens. This is right if the two settings are equal, as by default. If
 they differ, each gradient is too small by their ratio. From 1.9.1 on, TRL rescales. The repro compares the mean
-gradient of the optimizer steps with that of one step on the same completions, at learning rate 0.
+gradient of the optimizer steps with that of one step on the same completions, at learning rate 0. The mitigations are
+the losses `dr_grpo` and `grpo`, and equal settings.
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ def _train(loss: str, *, size: int, accumulated: int) -> tuple[Gradients, list[s
 
 
 def count_right_gradients(gradients: Gradients, right: Gradients) -> Tally:
-    """Count the gradients whose component along the right one has its length; note the ratio for all parameters."""
+    """Count the parameters whose gradient, projected on the right one, has the right length (within 0.1 %).
+
+    The note has the ratio of these lengths over all parameters.
+    """
     passed = {name: abs(_length_along(gradients[name], right[name]) - 1) <= TOLERANCE for name in right}
     ratio = _length_along(
         [value for name in right for value in gradients[name]],

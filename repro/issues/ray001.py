@@ -2,9 +2,15 @@
 
 In the engine process `ExternalRayDistributedExecutor` calls `ray.init(namespace=...)` without an address, lists the
 named actors, and asserts that there are as many as workers. The count may be zero for five reasons, with the same
-message; each reason is a trigger here. The detail of an attempt has what distinguishes them: the engine process's
-environment, the Ray clusters of the engine process and of its server, the expected prefix and names, and the names
-that it saw.
+message; each reason is a trigger (`PLANS`):
+
+- the engine process has no address, or that of another cluster;
+- the cluster's temporary folder is elsewhere;
+- the workers are in another namespace, or ended when their handles were dropped.
+
+The detail of an attempt has what distinguishes them: the engine process's environment, the Ray clusters of the engine
+process and of its server, the expected prefix and names, and the names that it saw. `RolloutPlan` explains what the
+mitigations set.
 
 Simulated: the rollout workers, verl's AsyncvLLMServer up to the engine's start, and the model's configuration.
 

@@ -90,9 +90,9 @@ def test_error_is_explained_by_the_shipped_index(case):
 
 @pytest.mark.parametrize("case", ERRORS["own_class"], ids=lambda case: f"{case['message']} {case['file']}")
 def test_error_about_a_class_of_the_user_is_explained_by_the_class_that_it_extends(case):
-    """A class's name shows what it extends, a function's what it replaces; the last frame decides the side at fault.
+    """The name of a user's class or function shows which indexed one it extends or replaces.
 
-    `explain_missing` does not explain it.
+    The last frame shows whether the user's code or the package must change. `explain_missing` does not explain it.
     """
     log = LoggedFacts(case["installed"], case["caller"])
     assert explain_missing(case["message"], log) is None

@@ -1,4 +1,6 @@
-"""The guards (`raise` and `assert`) of a config class get conditions that hold exactly when Python raises.
+"""The guards (`raise` and `assert`) of a config class get conditions that hold when Python raises.
+
+Guards in loops and handlers are left out.
 
 `lint` evaluates the conditions as Python does. `start_guards` finds guards of released packages.
 """
@@ -77,14 +79,14 @@ def test_conditions_hold_where_python_raises(chosen):
         assert all(part in raised[1] for part in holding[0].message.split("{}"))
 
 
-def extracted(body):
+def extract_conditions(body):
     guards = extract_guards(textwrap.dedent(body))
     return [(guard.message, guard.conditions) for guard in guards if guard.exception != SET]
 
 
 def test_state_that_the_source_does_not_show_is_marked():
     """A check in a loop or a handler is left out; a changed attribute is marked, and a filled list keeps its name."""
-    assert extracted("""
+    assert extract_conditions("""
         def f(self, args):
             for x in args.xs:
                 assert x, "in a loop"

@@ -1,6 +1,6 @@
-"""`doctor` reports an environment whose interpreter or its home is missing, or is of another release (ENV924).
+"""`doctor` reports an interpreter that is missing or is not of the Python release of its packages (ENV924).
 
-A dangling link counts as a missing interpreter, and the fix repairs the link.
+A dangling link counts as a missing interpreter. A missing base Python, the `home` in pyvenv.cfg, is a warning.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def findings(maker):
 
 
 def test_dangling_interpreter_links_are_an_error_with_a_repair(maker, tmp_path):
-    """Each dangling link of an interpreter is named with its target, and the repair recreates it."""
+    """Each dangling link of an interpreter is named with its target; the fix removes the links and runs venv again."""
     folder = maker.prefix / "bin"
     (folder / "python").unlink()
     (folder / "python").symlink_to("python3")

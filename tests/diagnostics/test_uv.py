@@ -1,4 +1,4 @@
-"""`diagnostics.uv` finds uv, and gives it the machine's pip configuration and the arguments for PyTorch's CPU build."""
+"""`diagnostics.uv` finds uv, copies pip's variables (not pip.conf), and chooses arguments for PyTorch's CPU build."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CASES = read_cases(__file__, "uv_settings.yaml")
 
 @each_case(CASES["pip_settings"])
 def test_pip_settings_reach_uv(environ, added):
-    """pip's settings are passed under uv's names, unless uv has its own setting."""
+    """PIP_* variables are passed under uv's names, unless uv's own variable is set."""
     assert uv.uv_environment(environ) == added
 
 

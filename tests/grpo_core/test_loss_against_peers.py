@@ -1,4 +1,7 @@
-"""grpo_core's loss, its gradient and advantages equal those of verl, OpenRLHF and ms-swift on the same tensors."""
+"""grpo_core's loss, its gradient and advantages equal those of verl, OpenRLHF and ms-swift, up to rounding.
+
+Both get the same tensors. The comparison runs in the peers' environment (GRPO_DOCTOR_PEERS), or is skipped without it.
+"""
 
 import json
 from pathlib import Path

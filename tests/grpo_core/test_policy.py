@@ -24,11 +24,11 @@ three_rows = functools.partial(batch, (1.0,) * 3)  # their prompts differ
 def test_adapters_start_neutral_and_are_merged_for_engines(model_dir, tmp_path):
     """At first the log-probs are the model's; later, those of a plain model with merged weights."""
     adapted, plain = make_policy(model_dir, **{"model.lora_rank": 4}), make_policy(model_dir)
-    assert {name.rpartition(".lora_")[1] for name, _ in adapted.trained()} == {".lora_"}
+    assert {name.rpartition(".lora_")[1] for name, _ in adapted.trained_parameters()} == {".lora_"}
     assert torch.equal(adapted.logprobs(three_rows(), 1.0)[0], plain.logprobs(three_rows(), 1.0)[0])
-    perturb([value for _, value in adapted.trained()])
+    perturb([value for _, value in adapted.trained_parameters()])
     assert not torch.allclose(adapted.logprobs(three_rows(), 1.0)[0], plain.logprobs(three_rows(), 1.0)[0])
-    merged = dict(adapted.tensors())
+    merged = dict(adapted.engine_tensors())
     parameters = dict(plain.causal.named_parameters())
     shapes, expected = ({n: v.shape for n, v in tensors.items()} for tensors in (merged, parameters))
     assert shapes == expected
@@ -43,7 +43,7 @@ def test_adapters_start_neutral_and_are_merged_for_engines(model_dir, tmp_path):
 def test_adapter_reference_is_the_base_model(model_dir):
     """The reference's log-probs are the plain model's, and computing them leaves the adapters on."""
     adapted = make_policy(model_dir, **{"model.lora_rank": 4, "loss.kl_coefficient": 0.1})
-    perturb([value for _, value in adapted.trained()])
+    perturb([value for _, value in adapted.trained_parameters()])
     before = adapted.logprobs(three_rows(), 1.0)[0]
     expected = make_policy(model_dir).logprobs(three_rows(), 1.0)[0]
     assert torch.equal(adapted.reference.logprobs(three_rows(), 1.0), expected)
@@ -83,7 +83,7 @@ def test_gradient_checkpointing_changes_no_gradient(model_dir):
             lambda *_, count=count: count.__setitem__(0, count[0] + 1)
         )
         model.logprobs(three_rows(), 1.0)[0].sum().backward()
-        gradients.append([value.grad for _, value in model.trained()])
+        gradients.append([value.grad for _, value in model.trained_parameters()])
         calls.append(count[0])
     assert calls == [1, 2]
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))

@@ -41,7 +41,7 @@ def some_rows(device: str = "cpu"):
 def gradient(policy, device: str = "cpu") -> torch.Tensor:
     """Return the gradient of the mean log-prob over all trained weights."""
     policy.logprobs(some_rows(device), 1.0)[0].mean().backward()
-    return torch.cat([value.grad.flatten() for _, value in policy.trained()])
+    return torch.cat([value.grad.flatten() for _, value in policy.trained_parameters()])
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -56,7 +56,7 @@ def test_bfloat16_logprobs_and_gradients_are_close_to_float32(model_dir, device)
     assert actual.dtype == torch.float32
     assert torch.nn.functional.cosine_similarity(actual, expected, dim=0) > 0.999
     assert torch.isclose(actual.norm(), expected.norm(), rtol=0.02)
-    assert {value.dtype for _, value in mixed.trained()} == {torch.float32}
+    assert {value.dtype for _, value in mixed.trained_parameters()} == {torch.float32}
 
 
 def test_micro_batch_gradients_accumulate_in_float32(model_dir):

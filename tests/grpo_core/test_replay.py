@@ -95,7 +95,7 @@ def test_digest_covers_the_unclipped_gradient(model_dir):
     policy = Policy(str(model_dir), config)
     updater = Updater(policy, config, World())
     loss = updater.compute_gradients(batch)
-    gradients = {name: value.grad.clone() for name, value in policy.trained()}
+    gradients = {name: value.grad.clone() for name, value in policy.trained_parameters()}
     assert gradient_digest(policy) == digest_like(EXACT, gradients.items())
     assert gradient_digest(policy, "0" * 64) == sha256_digest(gradients.items())
     assert torch.cat([value.reshape(-1) for value in gradients.values()]).norm() > 1e-2

@@ -1,4 +1,4 @@
-"""Settings are read from files, the command line and dialects; invalid ones are refused by name.
+"""Settings are read from files, the command line and dialects; the error for an invalid one names it.
 
 Options without effect and truncated sampling give a warning, and every option has documentation.
 """
@@ -13,7 +13,7 @@ CASES = read_cases(__file__, "invalid_settings.yaml")
 
 
 def test_command_line_overrides_the_file(tmp_path):
-    """`--key value` and `--key=value` work; an integer is accepted for a float; the default is the shipped task."""
+    """`--key value` and `--key=value` work; an integer is accepted for a float; without options, it is `Config()`."""
     assert load(None, []) == Config()
     path = tmp_path / "a.toml"
     path.write_text('[train]\nsteps = 7\nlearning_rate = 1\n[rollout]\nmode = "async"\n')

@@ -30,7 +30,7 @@ def gradient_and_metrics(model_dir, **settings):
     """Return the last gradient and the metrics of one batch under these settings."""
     policy = make_policy(model_dir, **settings)
     metrics = Updater(policy, make_config(settings), World()).update(batch())
-    return torch.cat([parameter.grad.reshape(-1) for _, parameter in policy.trained()]), metrics
+    return torch.cat([parameter.grad.reshape(-1) for _, parameter in policy.trained_parameters()]), metrics
 
 
 @pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])

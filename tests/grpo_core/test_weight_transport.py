@@ -128,7 +128,7 @@ def test_memory_of_a_failed_update_is_not_written_again(error):
 
 @pytest.mark.parametrize("fault", ["file", "elsewhere", "size", "gone", "unsealed", "garbage", "shape"])
 def test_only_sender_memory_is_mapped(tmp_path, fault):
-    """Files, paths, wrong sizes, memory that can be cut off, other bytes and shapes of no tensor are refused."""
+    """Refused: files, other paths, closed descriptors, too much or unsealed memory, other bytes, impossible shapes."""
     descriptor = os.memfd_create("grpo-core-weights", os.MFD_ALLOW_SEALING)
     header = b'{"a":{"dtype":"F32","shape":[18446744073709551615,0],"data_offsets":[0,0]}}'
     written = len(header).to_bytes(8, "little") + header if fault == "shape" else b"garbage" * 9

@@ -41,7 +41,7 @@ def test_hang_is_a_timeout_and_the_run_continues(toys):
 
 
 def test_program_that_ended_is_no_hang():
-    """A program that an error ends after its reports is an error, and does not count as a wait without end."""
+    """A program that ends after its reports gives RuntimeError; it does not count as a hang."""
     reading, writing = os.pipe()
     os.write(writing, b"ready 1 the trainer\n")
     os.close(writing)

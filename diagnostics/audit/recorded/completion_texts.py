@@ -1,7 +1,8 @@
 """Check the texts of recorded completions: empty, past the end of the turn, repetitive, or mixed from two scripts.
 
-If the share of such texts reaches a limit (5 to 20 %, `_CHECKS`), it is a fault, with the step since which it holds, an
-example and likely causes. At most 8192 evenly spaced samples of a recording are read, and 64 are necessary.
+It is a fault if the share of such texts, since the step at which they began, reaches a limit (5 to 20 %, `_CHECKS`). A
+fault has this step, an example and likely causes. At most 8192 evenly spaced samples of a recording are read, and 64
+are necessary.
 """
 
 from __future__ import annotations

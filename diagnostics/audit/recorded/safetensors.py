@@ -1,7 +1,8 @@
 """Read tensors in the safetensors format without torch or the safetensors package: dtypes, shapes, bytes, elements.
 
 `parse` takes bytes; `map_file` maps a file into memory instead of reading it. Untrusted input is checked: size of the
-header, shapes, offsets. `elements` converts F64, F32, I64, I32, U8 and BOOL, and no other dtype.
+header, shapes, offsets, the size of each tensor whose dtype is known, and the size of all tensors together. `elements`
+converts F64, F32, I64, I32, U8 and BOOL, and no other dtype.
 """
 
 from __future__ import annotations

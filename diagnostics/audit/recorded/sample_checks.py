@@ -1,10 +1,11 @@
 """Check recorded samples: prompts (`check_prompts`), duplicates, end tokens and rewards (`check_samples`).
 
-Faults are: one prompt for all, prompts that repeat after a resume, prompts inside completions, equal completions in
-each group (unless the policy is sure of them; undecided if that is unknown), missing end tokens, and missing rewards
-(skipped if the recording has none at all). Equal rewards in each group are a fault, and so are equal rewards in more
-than 80 % of the groups, unless at least 80 % of these groups have the highest reward. Without enough samples a check is
-skipped.
+Without enough samples a check is skipped. Faults are:
+- one prompt for all samples, prompts that repeat after a resume, and prompts inside completions;
+- equal completions in each group, unless the policy is sure of them (undecided if that is unknown);
+- missing end tokens, and missing rewards (skipped if the recording has none at all);
+- equal rewards within each of the groups;
+- equal rewards within more than 80 % of the groups, if fewer than 80 % of these have the highest reward.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Check that compiled packages fit the system, the Python release and each other.
 
 The checks report missing shared libraries, an old glibc or libstdc++, packages that exclude this Python, libraries of
-several CUDA releases or several NCCL packages, and distributions that write to the same folder. No library is loaded.
+several CUDA releases or several NCCL packages, and distributions that write to the same folder. Compiled modules are
+read of vLLM, flash-attn and xformers only; wheel tags and Python ranges of the packages in `CHECKED` only
+(`collect/python_environment.py`). No library is loaded.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _MAX_LISTED = 8
 
 @check("compiled modules")
 def compiled_modules(case: CheckInput) -> Iterator[Finding]:
-    """Report compiled modules that are unreadable or need missing libraries, except the driver's (ENV910)."""
+    """Report collected compiled modules that are unreadable or need missing libraries, except the driver's (ENV910)."""
     if not case.environment.extensions:
         raise NotApplicableError("no compiled module of vLLM or flash-attn is installed")
     bad = {
@@ -132,7 +134,7 @@ def module_name(path: str) -> str:
 
 @check("mixed builds")
 def excluded_python(case: CheckInput) -> Iterator[Finding]:
-    """Report packages whose Requires-Python excludes this Python, if it was collected (`CHECKED`; ENV912)."""
+    """Report packages in `CHECKED` whose Requires-Python excludes this Python (ENV912)."""
     release = parse_version(case.environment.python_release)
     packages = case.environment.packages.values()
     fix = Fix.of("Create an environment with a Python that all packages support, or replace a package.")

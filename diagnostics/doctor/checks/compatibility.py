@@ -27,11 +27,11 @@ _FAILED_LAYERS = FAILED | {"expected_fail"}
 def compatibility(case: CheckInput) -> Iterator[Finding]:
     """Report an installed pair of vLLM and TRL that is not known to work.
 
-    - CMP902: in the matrix it failed, or its requirements have no solution.
-    - CMP905: it was not run, and by metadata or source it cannot work.
-    - CMP901: it was not run, and nothing is known against it, or the API index cannot compare its names.
+    - CMP902: the verdict of its cell is `fail` or `unresolvable`.
+    - CMP905: it has no verdict, and metadata or source contradict it.
+    - CMP901: it has no verdict, and nothing is known against it, or the API index cannot compare its names.
 
-    A pair of which some layers ran and none failed gives no finding.
+    A cell with another verdict gives no finding, even if some of its layers failed.
     """
     vllm, trl = case.environment.vllm, case.environment.packages.get("trl")
     if vllm is None or trl is None or case.compat.problem:

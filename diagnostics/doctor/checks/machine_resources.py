@@ -173,7 +173,7 @@ def memory(case: CheckInput) -> Iterator[Finding]:
 
 @check("processors")
 def processors(case: CheckInput) -> Iterator[Finding]:
-    """Report an OMP_NUM_THREADS above the usable processors, or none with a small processor quota (ENV906).
+    """Report an OMP_NUM_THREADS above the usable processors, or an unset one if the processor quota is small (ENV906).
 
     A quota of the control group is small if at least twice as many processors are allowed.
     """
@@ -199,7 +199,7 @@ def processors(case: CheckInput) -> Iterator[Finding]:
 
 
 @check("default files")
-def default_files(case: CheckInput) -> Iterator[Finding]:
+def accelerate_config(case: CheckInput) -> Iterator[Finding]:
     """Report a default config of accelerate that cannot be read or does not fit this machine (ENV920)."""
     if not case.machine.configs:
         raise NotApplicableError("there is none")

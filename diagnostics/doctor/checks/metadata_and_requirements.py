@@ -79,8 +79,11 @@ def incomplete_package(environment: Environment, package: Package) -> Finding:
 
 
 @check("package metadata")
-def unusable_interpreter(case: CheckInput) -> Iterator[Finding]:
-    """Report an interpreter that is a broken link, missing, or of another Python release than the packages (ENV924)."""
+def interpreter_problems(case: CheckInput) -> Iterator[Finding]:
+    """Report an interpreter that is a broken link, missing, or of another Python release than the packages (ENV924).
+
+    If only the base Python (in pyvenv.cfg) is missing, it is a warning.
+    """
     environment = case.environment
     if not environment.dangling and not environment.misfits:
         return
@@ -114,7 +117,10 @@ def _python_of_packages(environment: Environment) -> str:
 
 @check("declared requirements")
 def declared_requirements(case: CheckInput) -> Iterator[Finding]:
-    """Report unmet requirements of the checked packages (CMP904), and a vLLM that a trainer excludes (CMP903)."""
+    """Report unmet requirements (CMP904), and a vLLM that a trainer excludes (CMP903).
+
+    The packages are those in `CHECKED` and what these need (`requirements.checked_packages`).
+    """
     environment = case.environment
     if not environment.needed:
         require_framework(environment)

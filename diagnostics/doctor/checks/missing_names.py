@@ -1,7 +1,7 @@
 """Check whether installed packages use names that the installed release of another package lacks.
 
 The names are those of the releases in the API index; installed source is not read. Model types that both packages
-register are reported, too. `fixed_by_move` returns whether other releases would remove a finding or make it milder.
+register are reported, too. `is_fixed_by_versions` returns whether other releases would remove or lower a finding.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def indexed_releases(environment: Environment) -> list[Release]:
     return [release for release in releases if query.find_releases(release.package, release.version)]
 
 
-def fixed_by_move(finding: Finding, environment: Environment, versions: Mapping[str, str]) -> bool:
-    """Return whether other versions remove a finding CMP906, or make it information if it is a warning.
+def is_fixed_by_versions(finding: Finding, environment: Environment, versions: Mapping[str, str]) -> bool:
+    """Return whether other versions remove a finding CMP906, or lower it from a warning to information.
 
     The result is False for other findings, and if the API index lacks one of the versions.
 

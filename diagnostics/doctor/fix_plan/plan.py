@@ -95,6 +95,9 @@ class Plan(Extra):
         installer: Name of the environment's installer.
         marks: Files by which the installer was recognised.
         outcome: `nothing` to do, `plan`, or `unknown`: there are findings, but no known fix.
+        steps: The steps, in the order to do them.
+        sets: Sets of pinned versions that are known to work together.
+        conflicts: Requirements that exclude each other.
         not_checked: Texts about inputs that were not checked; the plan has no steps for them.
         help: Lines that say where to find further help.
     """

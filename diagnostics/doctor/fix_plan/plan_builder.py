@@ -15,7 +15,7 @@ from diagnostics.catalog.model import Issue
 from diagnostics.collect.python_environment import Environment
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import requirements
-from diagnostics.doctor.checks.missing_names import fixed_by_move
+from diagnostics.doctor.checks.missing_names import is_fixed_by_versions
 from diagnostics.doctor.fix_plan import package_steps, setting_steps
 from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, choose_sets
 from diagnostics.doctor.fix_plan.plan import STEP_KINDS, Plan, Step
@@ -54,7 +54,7 @@ def build_plan(
     fixed = [
         item
         for item in rest
-        if versions and (fixed_by_move(item, environment, versions) or _is_replaced(item, versions))
+        if versions and (is_fixed_by_versions(item, environment, versions) or _is_replaced(item, versions))
     ]
     rest = [item for item in rest if item not in fixed]
     resolved_codes = {*chosen_set.gone, *replaced} if chosen_set else set()

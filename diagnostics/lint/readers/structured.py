@@ -1,8 +1,9 @@
 """Parse YAML, JSON and TOML into nested dicts and lists whose leaves are `Value`s with their lines; flatten them.
 
 Text that cannot be parsed raises `UnreadableError`, and so does text beyond the limits on depth and number of values,
-so reading takes bounded time and memory. `check_run_count` limits the runs and environment variables of a file for all
-readers.
+so reading takes bounded time and memory. Callers refuse texts larger than MAX_BYTES. Values under names of secrets are
+remembered for the process (`redact.remember_secret`), so that later output masks them. `check_run_count` limits the
+runs and environment variables of a file for all readers.
 """
 
 from __future__ import annotations
@@ -197,7 +198,7 @@ def _size(node: Any) -> int:
 
 
 def _put_item(container: dict[str, Any], key: Any, node: Any) -> None:
-    """Set a key of a mapping; `<<` adds the items of another mapping that are not set."""
+    """Set a key of a mapping, and remember a secret; `<<` adds the items of another mapping that are not set."""
     if not isinstance(key, Value):
         return
     if key.data == "<<" and isinstance(node, dict):

@@ -1,4 +1,8 @@
-"""Rule about groups (CFG101): the completions of a generation in TRL or ms-swift are a multiple of the group size."""
+"""Rule about groups (CFG101): the completions of a generation in TRL or ms-swift are a multiple of the group size.
+
+If ms-swift's number of processes is unknown, 1, 2, 4 and 8 are tried, and a problem is a warning. A script with its own
+trainer is skipped if its release may accept any size.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +100,7 @@ def _needs_whole_groups(plan: RunPlan) -> bool | None:
 
 
 def _required_multiple(plan: RunPlan, group: int) -> str:
-    """Return the number, or a text about it, of which a generation must be a multiple."""
+    """Return the number that must divide a generation's size, or a text that describes it."""
     if "batch.generation" not in plan.values:
         return str(group)
     sizes = [value.data for value in plan.evidence("batch.per_device", "devices.train")]

@@ -89,7 +89,9 @@ def serve(
 
 
 def _required_token(config: Config, *, allow_unauthenticated: bool) -> str | None:
-    """Take the token out of the environment; refuse to serve without one, except on loopback if this is allowed.
+    """Take the token out of the environment; refuse a config without a model or, unless allowed, without a token.
+
+    Serving without a token is allowed on loopback only, by `allow_unauthenticated`.
 
     Raises:
         ConfigError: The token is missing, invalid or not needed, or no model is given.

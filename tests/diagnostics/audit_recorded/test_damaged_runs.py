@@ -1,4 +1,8 @@
-"""Truncated, foreign or unread files of a run are reported, and the audit is not clean; readers keep their limits."""
+"""Truncated, invalid and skipped files of a run are reported, and the audit is not clean.
+
+Readers keep their limits of bytes, memory and time. A secret at a text's limit is masked, and statistics of huge
+numbers are infinite instead of an error.
+"""
 
 from __future__ import annotations
 
@@ -184,7 +188,7 @@ def write_understated(path, size, rows):
 
 
 def test_understated_parquet_file_is_unpacked_in_small_parts(tmp_path, monkeypatch):
-    """It takes less than 100 MiB. When 1024 rows were unpacked at once, a file of 809 bytes took 4.7 GB."""
+    """Reading it takes less than 100 MiB. When 1024 rows were unpacked at once, a file of 809 bytes took 4.7 GB."""
     path = tmp_path / "completions_00001.parquet"
     write_understated(path, 1 << 20, 200)
     monkeypatch.setattr(run_data, "MAX_RUN", 4 * safe_io.MIB)

@@ -67,14 +67,14 @@ class Kind:
 
 
 def _kill_before(link, bench, draw) -> None:
-    """Kill the server before the call reaches it."""
+    """Kill the server before the call reaches it, reset the connection, and restart the server."""
     bench.servers.kill()
     link.reset()
     bench.servers.restart()
 
 
 def _kill_during(link, bench, draw) -> None:
-    """Kill the server in the middle of the call."""
+    """Kill the server in the middle of the call, reset the connection, and restart the server."""
     bench.servers.switch.kill_during(_POINT.get(link.phase, "generate"), draw.randrange(1, 9))
     answered = link.forward()
     assert answered is None, f"the server lived on and answered {answered}"
@@ -83,7 +83,7 @@ def _kill_during(link, bench, draw) -> None:
 
 
 def _kill_after(link, bench, draw) -> None:
-    """Kill the server after it has answered, before the client gets the answer."""
+    """Kill the server after its answer, then pass the answer to the client, and restart the server."""
     answered = link.forward()
     bench.servers.kill()
     link.reply(answered)
