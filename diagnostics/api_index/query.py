@@ -120,6 +120,12 @@ class Compatibility:
         return self.excluded or bool(self.at_import or self.missing_in_grpo)
 
     @property
+    def fits(self) -> bool | None:
+        """Whether nothing contradicts the pair; None if there is no run, no declared range and no compared name."""
+        checked = self.contradicted or self.run or self.declared or self.names is not None
+        return not self.contradicted if checked else None
+
+    @property
     def rank(self) -> tuple[object, ...]:
         """The sort key; the smallest is best.
 
@@ -467,8 +473,8 @@ class Ranking:
 
     @property
     def best(self) -> Compatibility | None:
-        """The best pair; None if every pair is contradicted."""
-        return next((pair for pair in self.pairs if not pair.contradicted), None)
+        """The best pair; None if every pair is contradicted or could not be checked."""
+        return next((pair for pair in self.pairs if pair.fits), None)
 
 
 def rank_releases(users: list[Release], providers: list[Release]) -> Ranking:

@@ -81,7 +81,7 @@ def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Ranking]:
         related = [name for name in _PROVIDERS if name != package and _depends(releases[0], name)]
         compared = (name for name in store.indexed_packages() if name in PACKAGES and PACKAGES[name].uses)
         related = related or [name for name in compared if _depends(_all_releases(name)[0], package)]
-        questions = questions + [(name, _all_releases(name)) for name in related]
+        questions = questions + [(name, _all_releases(name)) for name in related or ["vllm"]]
     (first, first_releases), *rest = questions
     answers = []
     for name, candidates in rest:
@@ -135,7 +135,7 @@ def choose_set(answers: Sequence[Ranking]) -> list[Release]:
             sides = {release.package: release for release in (pair.user, pair.provider)}
             differs = any(chosen.get(name, release) != release for name, release in sides.items())
             new = [release for name, release in sides.items() if name not in chosen]
-            if pair.contradicted or differs:
+            if not pair.fits or differs:
                 continue
             if all(_are_compatible(old, release) for release in new for old in chosen.values()):
                 chosen |= sides
@@ -204,9 +204,14 @@ def render(
     console: Console, answers: list[Ranking], chosen: list[Release], resolution: Resolution, *, every: bool
 ) -> None:
     """Print the releases to install, then each package's releases with their evidence; a few rows unless `every`."""
-    missing = [answer.provider for answer in answers if answer.best is None]
-    names = ", ".join(map(str, chosen)) or "nothing fits"
-    print_text(console, f"versions: {names}" + (f"; no {', '.join(missing)} fits" if missing else ""), "bold")
+    missing = [answer.provider for answer in answers if answer.pairs[0].contradicted]
+    unchecked = [answer.provider for answer in answers if answer.pairs[0].fits is None]
+    parts = [", ".join(map(str, chosen)) or ("nothing fits" if missing else "")]
+    parts += [
+        f"no {', '.join(missing)} fits" if missing else "",
+        *(f"{name} not checked" for name in unchecked),
+    ]
+    print_text(console, f"versions: {'; '.join(filter(None, parts))}", "bold")
     if chosen:
         print_command(console, install_command(chosen))
     for answer in answers:
@@ -225,8 +230,12 @@ def render(
         if len(visible) < len(rows):
             print_text(console, f"{len(rows) - len(visible)} more lines with --all", "dim")
     print_text(console, "")
-    print_text(console, "✔ fits  ! lacks names that only some functions call  ✘ does not fit", "dim")
+    print_text(
+        console, "✔ fits  ! lacks names that some functions call  ✘ does not fit  ? not checked", "dim"
+    )
     print_text(console, "names are read in source, not run", "dim")
+    if len(answers) == 1 and missing and (best := _alternative(answers[0].pairs[0])):
+        print_text(console, f"{best.provider} fits {best.user}", "bold")
     if chosen:
         results = {True: "uv resolves", False: "uv cannot resolve", None: "not known whether uv resolves"}
         line = f"{results[resolution.resolves]} the command: {resolution.text}"
@@ -235,14 +244,19 @@ def render(
 
 def render_installed(console: Console, pairs: Sequence[Compatibility]) -> None:
     """Print the pairs of installed releases that do not fit or lack names; if there are none, print all pairs."""
-    notable = [pair for pair in pairs if pair.contradicted or pair.when_called]
-    fitting = [pair for pair in pairs if not pair.contradicted]
+    notable = [pair for pair in pairs if not pair.fits or pair.when_called]
+    fitting = [pair for pair in pairs if pair.fits]
     text = f"{len(fitting)} of {len(pairs)} pairs of installed packages fit"
     if partly := sum(bool(pair.when_called) for pair in fitting):
         text += f"; {partly} lack names that only some functions call"
     print_text(console, f"versions: {text}", "bold")
     for pair in notable or pairs:
         print_text(console, mask(f"{mark_of(pair)} {pair.user} with {pair.provider}: {pair_text(pair)}"))
+
+
+def _alternative(pair: Compatibility) -> Compatibility | None:
+    """Return the best pair of the same user with any release of the provider."""
+    return query.rank_releases([pair.user], _all_releases(pair.provider.package)).best
 
 
 def _evidence_rows(answer: Ranking, *, one_user: bool, every: bool) -> list[Row]:
@@ -281,7 +295,7 @@ def pair_document(pair: Compatibility) -> dict[str, Any]:
     return {
         "user": {"package": pair.user.package, "version": pair.user.version},
         "provider": {"package": pair.provider.package, "version": pair.provider.version},
-        "fits": not pair.contradicted,
+        "fits": pair.fits,
         "run": pair.run or None,
         "declared": list(pair.declared),
         "allowed": pair.allowed,

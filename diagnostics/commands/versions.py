@@ -31,7 +31,7 @@ from diagnostics.output import json_output, release_pairs, sanitize, text_filter
     exit_codes={
         0: "a pair of these releases ran, or fits by its requirements and the names it imports",
         1: "the named or installed releases do not fit",
-        3: "no pair of these releases ran, or no release fits",
+        3: "no pair of these releases ran or was checked, or no release fits",
     },
 )
 @click.argument("questions", metavar="[PACKAGE==VERSION] [PACKAGE]...", nargs=-1)
@@ -74,7 +74,8 @@ def _answer_questions(questions: tuple[str, ...], output_format: str, *, every: 
         version_answers.render(sanitize.console(), answers, chosen, resolution, every=every)
     if all(answer.best for answer in answers):
         return FINE
-    return FINDINGS if len(questions) > 1 and all("==" in word for word in questions) else INCOMPLETE
+    exact = len(questions) > 1 and all("==" in word for word in questions)
+    return FINDINGS if exact and any(answer.pairs[0].contradicted for answer in answers) else INCOMPLETE
 
 
 def _check_environment(python: Path, output_format: str) -> int:
@@ -87,4 +88,4 @@ def _check_environment(python: Path, output_format: str) -> int:
         version_answers.render_installed(sanitize.console(), installed)
     if any(pair.contradicted for pair in installed):
         return FINDINGS
-    return FINE if installed else INCOMPLETE
+    return FINE if all(pair.fits for pair in installed) and installed else INCOMPLETE

@@ -21,8 +21,8 @@ def pair_text(pair: Compatibility) -> str:
 
 
 def mark_of(pair: Compatibility) -> str:
-    """Return ✘ if the pair is contradicted, ! if some functions call names that it lacks, else ✔."""
-    return "✘" if pair.contradicted else "!" if pair.when_called else "✔"
+    """Return ✘ if the pair is contradicted, ? if it was not checked, ! if some functions call missing names, else ✔."""
+    return {False: "✘", None: "?", True: "!" if pair.when_called else "✔"}[pair.fits]
 
 
 def evidence_lines(pair: Compatibility, *, with_names: bool = True) -> Iterator[str]:
@@ -32,6 +32,9 @@ def evidence_lines(pair: Compatibility, *, with_names: bool = True) -> Iterator[
     Without `with_names`, it is left out if ranges, a run or a conflict exclude the pair, and conflicts are left out if
     the ranges do.
     """
+    if pair.fits is None:
+        yield f"not checked: the index has no names and no range of {pair.provider.package} from {pair.user.package}"
+        return
     if pair.run:
         failed = f"; failed there: {', '.join(pair.run_failures)}" if pair.run_failures else ""
         yield f"{_RUN_TEXTS[pair.run]}{failed}"
@@ -66,5 +69,7 @@ def missing_lines(pair: Compatibility, *moments: str, with_names: bool = True) -
         # The first use of each name, because in a dict the last entry of a key wins.
         names = {item.use.text: item.location for item in reversed(items) if item not in clashes}
         texts = [f"{name} ({location})" for name, location in reversed(names.items())]
-        lines += [f"missing {moment}: {join_some(texts, _MAX_NAMES)}"] if texts else []
+        in_grpo = moment == WHEN_CALLED and any(item in items for item in pair.missing_in_grpo)
+        effect = "a GRPO run fails: " if in_grpo else ""
+        lines += [f"{effect}missing {moment}: {join_some(texts, _MAX_NAMES)}"] if texts else []
     return lines

@@ -114,3 +114,19 @@ def test_pair_without_a_name_that_grpo_needs_does_not_fit(trl, vllm, name):
     pair = query.compatibility(query.Release("trl", trl), query.Release("vllm", vllm))
     assert (pair.run, pair.contradicted) == ("", bool(name))
     assert [item.use.text for item in pair.missing_in_grpo][:1] == ([name] if name else [])
+
+
+@pytest.mark.parametrize(
+    ("questions", "code", "line"),
+    [
+        (("easyr1",), 3, "versions: vllm not checked"),
+        (("easyr1==0.3.2", "vllm==0.8.5"), 3, "versions: vllm not checked"),
+        (("trl==0.17", "vllm==0.10.2"), 1, "vllm 0.8.5 fits trl 0.17.0"),
+    ],
+)
+def test_unchecked_pair_is_not_recommended_and_one_that_does_not_fit_gets_another(
+    run_command, questions, code, line
+):
+    """EasyR1's requirements and names are not in the index."""
+    result, output, _errors = run_command("versions", *questions)
+    assert (result, line in output.splitlines(), "pip install" in output) == (code, True, False)
