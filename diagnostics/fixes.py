@@ -287,8 +287,8 @@ def _condition(ranked: RankedMitigation) -> str:
 def _test_result(ranked: RankedMitigation) -> str:
     """Describe what was tested; a run against one trigger proves nothing about the others."""
     if ranked.evidence != "executed":
-        return "not tested; read in source" if ranked.evidence == "static" else "not tested; reported"
-    word = "verified" if ranked.as_run else "verified with another framework's options"
+        return f"not tested; {'read in source' if ranked.evidence == 'static' else 'others reported it'}"
+    word = "verified" if ranked.as_run else "verified in another framework"
     with_triggers = f"{word} for: {_trigger_names(ranked.helps)}"
     if ranked.standing == NOT_TESTED:
         return f"not tested in this case; {with_triggers}"

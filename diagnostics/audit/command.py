@@ -44,7 +44,7 @@ _TOKENS = click.IntRange(MIN_TOKENS, MAX_TOKENS)
 @click.option("--server", default="", metavar="URL", help="Audit this server (a few thousand tokens).")
 @click.option("--model", default="", metavar="NAME", help="Model or adapter to audit (default: the first).")
 @click.option("--checkpoint", type=_PATH, metavar="DIR", help="Weights that the server should hold.")
-@click.option("--against", type=_PATH, multiple=True, metavar="DIR", help="Other weights that it may hold.")
+@click.option("--against", type=_PATH, multiple=True, metavar="DIR", help="Compare with these weights, too.")
 @click.option(
     "--trainer-config", "trainer", type=_PATH, metavar="FILE", help="Trainer settings (JSON, TOML)."
 )

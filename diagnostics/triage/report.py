@@ -317,7 +317,7 @@ def _print_hints(console: Console, subject: dict[str, Any]) -> None:
         print_text(console, f"- {symptom['first']['text']} [{symptom['first']['place']}{times}]", indent=2)
         print_text(console, symptom["means"], indent=2)
     if subject["near"]:
-        print_text(console, "\nsimilar known issues, by words only (no signature matched)")
+        print_text(console, "\nother known issues with similar words")
         for issue in subject["near"]:
             print_text(console, f"{issue['code']} {issue['title']}", indent=2, lead="- ")
 

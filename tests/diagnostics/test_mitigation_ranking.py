@@ -207,7 +207,7 @@ def test_mitigation_verified_with_these_options_comes_before_others(issue):
     assert [offer.as_run for offer in result.offers] == [True, False]
     first, second = map(mitigation_line, result.offers)
     assert first.endswith("set these_options (verified).")
-    assert "other_options (verified with another framework's options)" in second
+    assert "other_options (verified in another framework)" in second
 
 
 def test_log_that_shows_no_case_gets_each_mitigation_with_its_condition(issue):

@@ -28,6 +28,7 @@ from diagnostics.audit.recorded.token_streams import check_masks, check_streams
 from diagnostics.audit.results import RECORDED, Audit, AuditError, Note, Result, put_causes_first, skipped
 from diagnostics.audit.training_curves import Curves, check_learning, check_metrics
 from diagnostics.cpu_limit import CpuLimitError, cpu_limit
+from diagnostics.fixes import count_of
 from diagnostics.output import progress
 
 _MAX_SHOWN_UNREAD = 12
@@ -96,11 +97,11 @@ def _subject(path: Path, run: run_data.RunArtifacts) -> dict[str, str]:
     subject = {"run": str(path)}
     for recording in run.recordings:
         total, read = recording.files
-        part = "" if total == read else f", {read} of {total} files"
-        text = f"{len(recording.rows)} samples of {len(recording.steps())} steps{part}"
+        cut = "" if total == read else f", {read} of {total} files"
+        text = f"{count_of(len(recording.rows), 'sample')} of {count_of(len(recording.steps()), 'step')}{cut}"
         subject[recording.kind] = "; ".join(filter(None, [subject.get(recording.kind), text]))
     for series in run.series:
-        subject.setdefault(series.kind, f"{len(series.rows)} lines of metrics")
+        subject.setdefault(series.kind, f"{count_of(len(series.rows), 'line')} of metrics")
     return subject | ({"checkpoints": str(len(run.checkpoints))} if run.checkpoints else {})
 
 

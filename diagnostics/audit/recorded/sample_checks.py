@@ -138,7 +138,7 @@ def _duplicates(recording: Recording, groups: list[list[Sample]], series: Sequen
         return clean("samples", **fields)
     is_sure = _is_sure_of_samples(recording, series)
     if is_sure is None:
-        source = note("want_entropy", "the policy's entropy in the metrics, or the engine's log-probs")
+        source = note("want_entropy", "metrics with an entropy above 0.1, or the engine's log-probs")
         return undecided("samples", source, values=values, **fields)
     if is_sure:
         return clean("samples", **fields)

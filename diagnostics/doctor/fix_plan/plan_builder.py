@@ -109,12 +109,12 @@ def _needs_another_pair(finding: Finding) -> bool:
 def _compatible_with(step: Step, versions: dict[str, str]) -> Step:
     """Return a step unchanged, or with advice instead of commands if it installs other releases than `versions`."""
     listed = ", ".join(
-        f"{item.name}{item.versions} (the set has {versions[item.name]})"
+        f"{item.name}{item.versions} and they have {versions[item.name]}"
         for edit in step.text
         if isinstance(edit, Install)
         for item in _excluded(edit, versions)
     )
-    text = Advice(f"It needs {listed}: choose this, or the versions above.")
+    text = Advice(f"Alternative to the versions above, because it needs {listed}.")
     return replace(step, text=(text,), commands=()) if listed else step
 
 
