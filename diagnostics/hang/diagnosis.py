@@ -143,7 +143,9 @@ def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:
     if polls and state.thread.endless and state.process.wrote:
         return False  # works in a handler of signals
     is_parent = any(index.states[child.key].kind != "dead" for child in children)
-    if is_parent and (polls or state.kind in ("sleep", "child", "join")):
+    # A wait with a time limit ends by itself, as a sleep does; a dump does not tell the limit.
+    timed = state.kind == "event" and bool(state.thread.futex) and not state.thread.endless
+    if is_parent and (polls or timed or state.kind in ("sleep", "child", "join")):
         return False  # a launcher, which waits for the end of its children
     # Nobody waits for a dead process: its parent has not read its exit code yet.
     return state.kind != "dead"

@@ -128,6 +128,13 @@ def test_supervisor_that_checks_its_idle_children_in_turn_is_no_hang():
     assert verdict_of(supervisor, worker).outcome == "idle"
 
 
+@pytest.mark.parametrize(("endless", "outcome"), [(False, "idle"), (True, "hang")])
+def test_parent_is_idle_in_a_wait_with_a_time_limit(endless, outcome):
+    parent = sleeping(7, 1, WAIT, MAIN, thread=AT_FUTEX | {"asleep_s": 300.0, "endless": endless})
+    worker = sleeping(8, 7, ACCEPT, MAIN, thread={"syscall": "accept4", "waits_fds": (5,)})
+    assert verdict_of(parent, worker).outcome == outcome
+
+
 def test_short_wait_for_a_disk_is_no_hang():
     """After 90 s the cause is `kernel`."""
     thread = {"state": "D", "wchan": "submit_bio_wait", "syscall": "fsync", "asleep_s": 0.01}
