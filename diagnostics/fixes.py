@@ -342,7 +342,7 @@ def first_lines(fix: Fix | None) -> list[str]:
 
 
 def _case_line(offer: RankedMitigation) -> str:
-    """Return a mitigation with condition, description and edits; those for many frameworks are left to `explain`."""
+    """Return a mitigation with its condition, description and edits; edits for many frameworks are left out."""
     edits = offer.edits if len({edit.framework for edit in offer.edits}) <= _MAX_FRAMEWORKS else ()
     when = ": ".join([offer.when or "otherwise", *([offer.about] if edits else [])])
     return mitigation_line(replace(offer, when=when, edits=edits))

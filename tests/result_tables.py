@@ -39,7 +39,7 @@ def _table_row(cells: Iterable[str]) -> str:
 
 
 def published_cells(key: str = "cells") -> dict[str, Mapping[str, Any]]:
-    """Return the published cells by name; with `trainer_cells`, those of other trainers than TRL."""
+    """Return the published cells by name; the key `trainer_cells` has the cells of trainers other than TRL."""
     return {cell["id"]: cell for cell in json.loads(PUBLISHED.read_text(encoding="utf-8"))[key]}
 
 

@@ -184,7 +184,7 @@ class Lookup:
         return self.surface.constructor(definition)
 
     def _attribute(self, use: Use, definition: Definition) -> str:
-        """Return which attribute of a path is missing, as far as the types are known from source; else ''."""
+        """Return which attribute of a path is missing; '' if none is, or if the source does not show its type."""
         surface, current, path, exact = self.surface, definition, list(use.path), True
         while current.kind == "module" and path:
             inner = surface.find(current.module, path[0])
@@ -216,7 +216,7 @@ def _try_numbers(use: Use) -> list[int]:
 
 
 def _working_tries(uses: Iterable[Use], problems: Mapping[Use, str]) -> set[tuple[str, int]]:
-    """Return the `try` statements, as (file, number), of which at least one arm finds all its names."""
+    """Return the `try` statements, as (file, number), that have an arm whose names are all there."""
     arms: dict[tuple[str, int], dict[int, bool]] = {}
     for use in uses:
         if use.choice is not None:

@@ -377,7 +377,7 @@ def _failing_releases(use: Use, provider: str, without: set[str], oldest: str) -
 def _changes(
     use: Use, releases: NameReleases, caller: str, callers: Iterable[Caller], installed: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return requirements, each of which is sufficient: on the provider, or on a package that uses the name."""
+    """Return alternative requirements: on the provider, or on a package that uses the name."""
     direction, changes = releases.side_and_ranges
     if use.kind == "argument" and direction == "too new" and not caller:
         changes = replace(releases, having=_releases_like_oldest(use, releases)).side_and_ranges[1]

@@ -1,7 +1,7 @@
 """Look up the guards of a release: the `raise` and `assert` statements in code that a run reaches at its start.
 
-They are those of its option classes, of config classes that Hydra creates or from which options take their defaults, of
-its main program, and of components, which a run uses only with some options.
+This code is its option classes, its main program, config classes that Hydra creates or from which options take their
+defaults, and components, which a run uses only with some options.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Extract the guards of a source file: `raise` and `assert` with the message and the conditions that lead to it.
 
 `lint` evaluates the conditions with a run's options. Nothing is executed. In a condition, local variables and constants
-of the module are replaced by their values where these are known, and attributes by the values that are set before;
-a function inside the function counts where it is called. A `raise` without an exception, of a variable, or under a
+of the module are replaced by their values where these are known, and attributes by the values that are set before. The
+guards of a nested function count where it is called. A `raise` without an exception, of a variable, or under a
 condition that cannot be expressed, is no guard. Calls of own methods and attributes that are set are entries of the
 same form (CALL, SET); `...` stands for a condition of SET that cannot be expressed. `changed(self.x)` in a condition
 stands for an attribute that was set to an unknown value. `api_index.build` adds the entries REGISTERED.

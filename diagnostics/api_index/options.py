@@ -89,7 +89,7 @@ def choices(release: Release, option: str) -> tuple[str, ...]:
 
 @cache
 def registered_names(release: Release, option: str) -> tuple[str, ...]:
-    """Return the choices of an option that a release registers; without any, those in packages.toml; else nothing."""
+    """Return the choices that a release registers for an option, or else its choices in packages.toml, if any."""
     settings = PACKAGES[release.package]
     registries = settings.registries.get(option, ())
     modules = _surface(release).source.modules() if registries else ()

@@ -100,7 +100,7 @@ class Compatibility:
 
     @property
     def missing_in_grpo(self) -> list[MissingUse]:
-        """Of TRL and vLLM, the missing names that a GRPO run uses whatever options it sets; those at import first."""
+        """For TRL and vLLM: the missing names that a GRPO run uses with any options, names used at import first."""
         of_vllm = (self.user.package, self.provider.package) == ("trl", "vllm")
         items = (*self.at_import, *self.when_called) if of_vllm else ()
         return [item for item in items if is_needed_by_grpo(item.use)]
@@ -384,9 +384,9 @@ def is_built_for(user: str, provider: str) -> bool:
 
 
 def conflicts(first: Release, second: Release) -> Iterator[str]:
-    """Yield a sentence for each third package of which no release satisfies the requirements of both, extras aside.
+    """Yield a sentence for each third package without a release that satisfies the requirements of both.
 
-    Between a plugin and its package, requirements of the CUDA build do not count.
+    Requirements of extras do not count; between a plugin and its package, nor do those of the CUDA build.
     """
     mine, theirs = requirements_of(first), requirements_of(second)
     without_cuda = is_built_for(first.package, second.package) or is_built_for(second.package, first.package)

@@ -319,7 +319,7 @@ def parse_signature(entry: str) -> Signature:
 
 
 def _type_hints(entry: str) -> list[str]:
-    """Return the class names in an entry, `Engine()` for an exact class; those of assignments come first."""
+    """Return the class names in an entry, `Engine()` for an exact class: those of assignments, then of annotations."""
     first, _, attribute = entry.lstrip("?").partition(" | attr ")
     if first.startswith("attr "):
         first, attribute = "", first.removeprefix("attr ")

@@ -133,7 +133,7 @@ def collect_uses(text: str, file: str, packages: Collection[str]) -> list[Use]:
 
 @dataclass
 class _Conditions:
-    """Evaluates `if` conditions as far as they depend on installed releases."""
+    """Evaluates the parts of `if` conditions that depend on installed releases."""
 
     names: dict[str, tuple[Branch, Branch] | str] = field(default_factory=dict)
     """For each simple name: its branches (if true, if false), or the package whose version it has."""
@@ -286,7 +286,7 @@ class _Walk:
     """Name of a dictionary literal -> its keys and their conditions, for calls with `**name`."""
 
     def block(self, body: list[ast.stmt], guards: Use) -> None:
-        """Walk statements; those after `if …: return` get the opposite condition."""
+        """Walk statements; the ones after `if CONDITION: return` get the opposite condition."""
         for statement in body:
             self.statement(statement, guards)
             # Statements after `if …: return` are reached only if the condition does not hold.

@@ -56,7 +56,7 @@ def write_audit(audit: Audit, form: str, *, verbose: bool = False) -> int:
 
 
 def exit_code(audit: Audit) -> int:
-    """Return the exit code: 0 for clean, 1 for a fault, 3 if no fault was found and a check is open or none ran."""
+    """Return the exit code: 0 for clean, 1 for a fault, 3 without a fault if a check is open or none passed."""
     return {FAULT: FINDINGS, CLEAN: FINE}.get(audit.outcome, INCOMPLETE)
 
 

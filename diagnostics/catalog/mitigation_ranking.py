@@ -1,8 +1,8 @@
 """Rank the mitigations of a known issue, and build findings and JSON summaries with fixes.
 
-Mitigations for a case that the log shows (a frame, a line, a setting) come first, then those with an edit for the
-frameworks in use or for vLLM, then those that helped in recorded runs against the largest number of possible triggers.
-A mitigation that only failed against the possible triggers, or helps only against triggers that cannot occur in the
+Mitigations for a case that the log shows (a frame, a line, a setting) come first. Those with an edit for the frameworks
+in use or for vLLM come next, then those that helped in recorded runs against the most of the possible triggers. A
+mitigation that only failed against the possible triggers, or helps only against triggers that cannot occur in the
 installed releases, is not recommended. It is reported with the command that reproduces the failure, if one is recorded.
 """
 

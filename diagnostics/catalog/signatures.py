@@ -28,7 +28,7 @@ _parser: Any = importlib.import_module("re._parser")
 
 
 def literals(pattern: str) -> tuple[str, ...]:
-    r"""Return alternative texts, of which every match of the pattern contains at least one; empty if none are known.
+    r"""Return texts such that each match of the pattern contains one of them; empty if none are known.
 
     Texts with fewer than SHORTEST characters do not count.
 

@@ -288,7 +288,7 @@ def _hub_home(environ: Mapping[str, str]) -> Path:
 
 
 def _disk(disk: Disk) -> Disk:
-    """Return a folder with its file system; if the folder does not exist, that of the nearest folder above."""
+    """Return a folder with its file system, or with that of the nearest existing folder above it."""
     path = nearest = Path(disk.path)
     try:
         exists = path.exists()

@@ -332,7 +332,7 @@ def _real_parent(place: str) -> str:
 
 
 def _hidden_packages(places: Mapping[str, list[str]], search: SearchPath) -> tuple[Shadow, ...]:
-    """Return packages of which a copy in PYTHONPATH or in the user's folder hides another copy."""
+    """Return packages with a copy in PYTHONPATH or in the user's folder that hides another copy."""
     entries = {os.path.realpath(entry.path): entry for entry in search.entries}
     results = []
     for name, (first, *remaining) in sorted(places.items()):

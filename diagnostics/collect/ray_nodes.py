@@ -81,7 +81,7 @@ class _Node(msgspec.Struct):
 
 
 class _Line(msgspec.Struct):
-    """A line of the Ray program: the nodes, the answer of one node, or a problem (of one node, or of all)."""
+    """A line of the Ray program: the list of nodes, a node's answer, or a problem of one node or of all nodes."""
 
     nodes: list[_Node] | None = None
     id: str = ""

@@ -162,7 +162,7 @@ def minor_release(prefix: Path, settings: Mapping[str, str] | None = None) -> st
 
 
 def own_folders(prefix: Path, release: str) -> list[Path]:
-    """Return the package folders of a prefix for a Python release; for an empty release, those of all releases."""
+    """Return the package folders of a prefix for a Python release, or for all releases if it is empty."""
     version = f"python{release}" if release else "python3.*"
     patterns = [f"lib/{version}/site-packages", f"lib64/{version}/site-packages"]
     # Folders of Debian and Ubuntu: one for pip as root, two for apt.

@@ -106,7 +106,7 @@ def _depends(user: Release, provider: str) -> bool:
 
 
 def installed_pairs(python: Path) -> list[Compatibility]:
-    """Return the evidence about pairs of installed releases, both in the index, of which one depends on the other.
+    """Return the evidence about pairs of installed, indexed releases where one depends on the other.
 
     Raises:
         UserError: No package of the environment has its release in the index.

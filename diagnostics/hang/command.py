@@ -1,9 +1,12 @@
 """Run the command `hang`: find the process that blocks a hung job.
 
 The snapshot comes from processes of this machine, from other hosts (`observe_hosts`), or from dump files; `--save`
-writes it to a file. Each job gets a diagnosis. The exit code is 1 for a hang, 2 for wrong usage (also if no dump can be
-read, or --pid, --hosts or --ray finds no process), 3 if a wait is too short or undecided or no process of a job was
-found, else 0.
+writes it to a file. Each job gets a diagnosis. Exit codes:
+
+- 1: a job hangs;
+- 2: wrong usage, no dump can be read, or --pid, --hosts or --ray finds no process;
+- 3: a wait is too short or undecided, or no process of a job was found;
+- 0: otherwise.
 
 `--watch` runs a command, prints a diagnosis on standard error when it stalls, and returns the command's exit code; with
 `--end` it stops a command that hangs and returns 1.

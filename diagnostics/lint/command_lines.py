@@ -1,8 +1,8 @@
 """Read one command into `Settings`: the framework that it starts, the launcher's settings, environment and options.
 
-`read_command` recognises a framework by its program, module or script, also behind launchers such as torchrun. Unless
-the framework's own parser reads the options, it also reads the source of the user's script or module on the command
-line, and adds the settings of the config object that this script creates. A script that is not found counts as TRL's
+`read_command` recognises a framework by its program, module or script, also behind launchers such as torchrun. If the
+options are not read by the framework's own parser, it reads the source of the user's script or module, too. It adds the
+settings of the config object that this script creates. A script that is not found counts as TRL's
 if its name has "grpo" and it gets `--config FILE.yaml`.
 
 Options are read as flags (`--key value`) or as Hydra overrides (`a.b=c`). An option whose value is unknown is set to

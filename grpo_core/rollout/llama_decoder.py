@@ -69,7 +69,7 @@ class _Layer:
         self._down = _fuse_linear(mlp.down_proj)
 
     def begin(self, keys: torch.Tensor, values: torch.Tensor, gap_BW: Any, repeats: int, room: int) -> None:
-        """Take keys and values [P, K, W, D] of the prompts, each of which has `repeats` rows."""
+        """Store the keys and values [P, K, W, D] of the prompts; each prompt has `repeats` rows."""
         prompts, heads, _, width = keys.shape
         self._heads = (prompts, repeats, heads, -1, width)
         self._gap = gap_BW.repeat_interleave(heads, 0)[:, None]

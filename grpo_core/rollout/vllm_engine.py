@@ -74,7 +74,7 @@ class VllmEngine:
             dtype: Dtype of weights and KV cache; float32 makes log-probs comparable to the trainer's.
             kv_cache_gib: Size of the KV cache (`VLLM_CPU_KVCACHE_SPACE` in the environment overrides it; old
                 releases take whole GiB).
-            memory_share: Share of the GPU's memory that vLLM may use; 0: its own default.
+            memory_share: Fraction of the GPU's memory that vLLM may use; 0 leaves vLLM's default.
 
         Raises:
             EngineError: There is no model, vLLM can't be imported, or it refused to start.

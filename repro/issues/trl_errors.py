@@ -34,7 +34,7 @@ def cfg110_one(mitigation: str | None) -> None:
 
 @_options_repro("CFG111", raises="ValueError: can not be both configured")
 def cfg111_both(mitigation: str | None) -> None:
-    """Configure TRL with two options of which only one may be set."""
+    """Set two options of TRL that exclude each other."""
     second = {} if mitigation == "one_of_them" else {"steps_per_generation": 2}
     tiny_trl.config(generation_batch_size=8, **second)
 

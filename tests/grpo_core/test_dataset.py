@@ -166,7 +166,7 @@ def test_shipped_task_words_are_stable(model_dir):
 
 
 def test_evaluation_uses_the_first_rows(tmp_path, tokenizer):
-    """The evaluation prompts do not depend on the seed; few rows are used once each; no `eval.path` is an error."""
+    """The evaluation prompts do not depend on the seed. Too few rows are not repeated. No `eval.path` is an error."""
     path = write_dataset(tmp_path, "jsonl", TEXTS)
     seeded = [data_settings(eval_path=path, seed=seed, eval_prompts=3) for seed in (0, 1)]
     few = [build_eval_prompts(config, tokenizer) for config in seeded]

@@ -22,7 +22,7 @@ three_rows = functools.partial(batch, (1.0,) * 3)  # their prompts differ
 
 
 def test_adapters_start_neutral_and_are_merged_for_engines(model_dir, tmp_path):
-    """At first the log-probs are the model's; later, those of a plain model with merged weights."""
+    """New adapters do not change log-probs; trained ones give those of a plain model with the merged weights."""
     adapted, plain = make_policy(model_dir, **{"model.lora_rank": 4}), make_policy(model_dir)
     assert {name.rpartition(".lora_")[1] for name, _ in adapted.trained_parameters()} == {".lora_"}
     assert torch.equal(adapted.logprobs(three_rows(), 1.0)[0], plain.logprobs(three_rows(), 1.0)[0])

@@ -204,9 +204,10 @@ def test_list_names_every_code_and_its_json_every_trigger_and_mitigation(run_com
     ],
 )
 def test_exit_codes(attempts, comparison, code):
-    """1: modified files, or outcomes that vary or differ from the record; else 3: an error or timeout; else 0.
+    """The exit code is 1 for modified files, and for outcomes that vary or differ from the record.
 
-    Repeated attempts vary by outcome, location or counts, but not by seconds or messages.
+    Otherwise it is 3 for an error or timeout, and else 0. Repeated attempts vary by outcome, location or counts, but
+    not by seconds or messages.
     """
     assert command.exit_code({"X": attempts}, comparison) == code
 

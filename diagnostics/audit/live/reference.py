@@ -176,7 +176,7 @@ class Reference:
                 yield from logits
 
     def scores(self, sequences: Sequences, dtype: str, *, native: bool = False) -> Any:
-        """Return the log-prob of each id but the first of each sequence, concatenated; results are kept."""
+        """Return the log-probs of all ids after the first of each sequence, concatenated; results are cached."""
         import torch
 
         keys = [(dtype, native, *ids) for ids in sequences]
@@ -280,7 +280,7 @@ def round_weights(model: Any, dtype: Any) -> Any:
 
 
 def step_of(folder: Path) -> int | None:
-    """Return the number after the last dash of a folder's name, or the name as a number; -1 for `base`; else None.
+    """Return the number after the last dash of a folder's name, or its whole name; -1 for `base`, None for other names.
 
     >>> step_of(Path("checkpoint-40")), step_of(Path("base")), step_of(Path("policy"))
     (40, -1, None)

@@ -126,7 +126,7 @@ class _Probes:
         self.results += server_settings.check_tokenization(server, self.tokenizer, problem)
 
     def check_weights(self, siblings: Sequence[Reference]) -> Identification:
-        """Send the cache requests; check weights and replicas (P1 to P4, P14); return the identified weights.
+        """Check weights and replicas with the cache requests (P1 to P4, P14), and return the identified weights.
 
         The weights are compared again with more ids if the first comparison finds a difference that no known
         checkpoint explains. A fault of the replicas may mask the result.

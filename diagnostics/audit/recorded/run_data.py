@@ -80,7 +80,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Recording:
-    """Samples of one format in one folder; of rollouts, those of one file.
+    """Samples of one format in one folder, or the rollouts in one file.
 
     Attributes:
         kind: Name of the file format.

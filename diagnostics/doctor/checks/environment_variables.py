@@ -75,7 +75,7 @@ def proxies(case: CheckInput) -> Iterator[Finding]:
 
 @check("network devices")
 def network_devices(case: CheckInput) -> Iterator[Finding]:
-    """Report a variable for NCCL, Gloo or TensorPipe that names network devices of which none exists (NET902).
+    """Report a variable for NCCL, Gloo or TensorPipe whose network devices are all missing (NET902).
 
     Lists of excluded devices (`^…`) are not checked.
     """

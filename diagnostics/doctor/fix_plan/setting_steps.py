@@ -93,7 +93,7 @@ def finding_step(finding: Finding) -> Step:
 def _chosen_mitigations(
     findings: list[Finding], issues: dict[str, Issue], environment: Environment
 ) -> list[tuple[Finding, Mitigation]]:
-    """Return the findings with their best mitigation, as far as it has an edit for this environment."""
+    """Return the findings whose best mitigation has an edit for this environment, with this mitigation."""
     results = []
     frameworks = configuring_trainers(environment.packages) or ("vllm",)
     for finding in findings:

@@ -122,7 +122,7 @@ class ComposedConfig:
         return self._files[path]
 
     def _add_file(self, name: str, package: str, depth: int) -> None:
-        """Add the values of a file and, unless they are set, those of the files in its defaults list."""
+        """Add the values of a file, and then the values that are not set yet from the files in its defaults list."""
         path = self._folder / f"{name}.yaml"
         try:
             text, trees = self._parse(path)

@@ -136,7 +136,7 @@ class _ConfigFinder:
                         self.foreign_classes.add(name.asname or name.name)
 
     def _collect_constants(self, body: list[ast.stmt]) -> None:
-        """Collect the values of names that these statements assign; those assigned twice stay unknown."""
+        """Collect the values of names that these statements assign; names assigned more than once are UNKNOWN."""
         for statement in body:
             if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
                 for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:

@@ -92,7 +92,7 @@ class Link:
         self.phase = "connect"
 
     def forward(self, request: Message | None = None) -> Message | None:
-        """Send a request, by default the call's own, to the server; return the response; None if the server closed."""
+        """Send a request (default: the call's own) to the server; return its response, or None if it closed."""
         try:
             with socket.create_connection(self.proxy.upstream, timeout=500) as server:
                 server.sendall((request or self.request).data)
