@@ -82,8 +82,8 @@ def cpu_limit(work: str, seconds: float) -> Iterator[None]:
 def ends_in_time(work: Callable[[], object], seconds: float) -> bool:
     """Run C code in a forked process, and return whether it ends within this processor time.
 
-    The caller then runs it again for its result. Ctrl-C and errors in this process end the other one at once; it ends
-    by itself after 20 times as many seconds and a minute, as if it had reached the limit.
+    The caller then runs it again for its result. Ctrl-C and errors in this process end the forked one at once. It also
+    ends after 20 * `seconds` + 60 s of real time, as if it had reached the limit.
     """
     earlier, child = signal.pthread_sigmask(signal.SIG_BLOCK, ()), 0
     try:

@@ -99,7 +99,7 @@ class Use:
         return ".".join((name, *self.path))
 
     def option(self, off: Collection[str]) -> str:
-        """Return the option (of those off by default) that a run must set to reach the use; empty if none."""
+        """Return the option in `off` (off by default) that a run must set to reach the use; empty if none."""
         names = (item.removeprefix("set:") for item in self.conditions if item.startswith("set:"))
         return next((name for name in names if name in off), "")
 

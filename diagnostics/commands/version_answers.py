@@ -72,8 +72,8 @@ def parse_questions(words: Sequence[str]) -> list[tuple[str, list[Release]]]:
 def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Ranking]:
     """Return the ranked pairs of releases for the packages in a question.
 
-    The first package is paired with each other package. A single package is paired with those of _PROVIDERS that it
-    depends on, or else with the packages that depend on it and whose uses are recorded. If the first package has
+    The first package is paired with each other package. A single package is paired with its dependencies in
+    _PROVIDERS, or else with the packages that depend on it and whose uses are recorded. If the first package has
     several releases, the best pair of the first answer decides its release.
     """
     if len(questions) == 1:

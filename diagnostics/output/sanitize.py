@@ -73,7 +73,7 @@ class SanitizedStream:
     """A text stream that escapes what is written; if the reader closes the pipe, further output is dropped.
 
     Attributes:
-        reader_gone: Whether the pipe of one of these streams was closed by its reader, in this process.
+        reader_gone: Whether the reader closed the pipe of a sanitized stream of this process.
     """
 
     reader_gone = False

@@ -274,7 +274,7 @@ def _solve(requirements: list[StatedRequirement], max_checks: int) -> tuple[str 
 
 
 def _read_requirements(log: LogFacts, installed: Mapping[str, str]) -> Iterator[StatedRequirement]:
-    """Yield the requirements in the stored first lines of a log, without those that the release in the line meets."""
+    """Yield the requirements in the stored first lines of a log, unless the release in the line meets them."""
     failures = {failure.end: failure for failure in log.failures}
     for number, text in _joined_lines(log):
         evidence = Evidence(text.strip(), f"{log.source}:{number}")

@@ -47,7 +47,7 @@ class GroupPool:
         return sum(map(has_signal, self.groups)) >= self._size or self.rounds > self._tries
 
     def select(self) -> list[Group]:
-        """Return the groups to train on; with dynamic sampling, as many as a step has, those with a signal first."""
+        """Return the groups to train on; with dynamic sampling one step's number, groups with a signal first."""
         if not self._dynamic:
             return self.groups
         return sorted(self.groups, key=lambda group: not has_signal(group))[: self._size]

@@ -43,8 +43,8 @@ class RolloutPlan:
         head: Temporary folder of a cluster that `ray start --head` starts before the job: "default" for Ray's own,
             "elsewhere" for another; "" if the driver's `ray.init()` starts the cluster.
         workers_namespace: Namespace in which the workers are registered.
-        handles: The driver's handles of its workers: "kept" for the original handles, "weak" for handles looked up by
-            name, "detached" for the latter with workers that have lifetime="detached".
+        handles: The driver's handles of its workers: "kept" for the original handles; "weak" for handles looked up by
+            name; "detached" for handles looked up by name, of workers with lifetime="detached".
         server_env: Variables added to the server actor's environment.
         driver_address: Whether the driver's environment has the RAY_ADDRESS of the running cluster.
         other_cluster: Whether a second cluster runs on the machine.

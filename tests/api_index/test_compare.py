@@ -70,7 +70,7 @@ def test_condition_decides_whether_a_missing_name_counts(condition, outcome):
     ],
 )
 def test_use_behind_an_option_needs_it(condition, where):
-    """A use in one branch of a condition is reached only with the option; a use in the other branch also without."""
+    """A use in one branch of a condition is reached only with the option, a use in the other also without."""
     for branch in ("body", "orelse"):
         bodies = {"body": "pass", "orelse": "pass", branch: MISSING_NAME}
         trainer = f"def f(self):\n    if {condition}:\n        {bodies['body']}\n    else:\n        {bodies['orelse']}"

@@ -162,7 +162,7 @@ def test_digest_is_the_same_on_a_gpu(every):
 
 
 def test_documented_misses():
-    """The digest misses changed top bits of two words of a block; it detects those of three, and changed signs."""
+    """The digest misses changed top bits in two words of a block; it detects them in three words, and changed signs."""
     words = torch.arange(512, dtype=torch.int64).view(torch.uint8)
     wrong = words.clone()
     wrong[[7, 15]] ^= 128

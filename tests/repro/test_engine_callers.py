@@ -67,7 +67,7 @@ def test_locked_steps_do_not_overlap(locked):
 
 
 def test_lock_scope_decides_which_caller_gets_completions():
-    """With a lock around generate() each caller gets its completions; around a step, one gets the other's, too."""
+    """With a lock around generate(), each caller gets its own completions; around a step, one also gets the other's."""
     lock = threading.Lock()
     engine = FakeEngine()
     a, b = callers.take_turns([callers.generate_locked(engine, item, lock) for item in (A, B)])

@@ -137,9 +137,9 @@ class Observed:
         return copied
 
     def _narrow(self, size: int) -> None:
-        """Reduce a large vocabulary: keep the likeliest, prompt and sampled ids, and average the others in bins.
+        """Reduce a large vocabulary: keep the likeliest, prompt and sampled ids, and average the other ids in bins.
 
-        Up to 127 of the least likely ids, which fill no bins, count like the average of the others.
+        The least likely ids, at most 127, fill no bins; each counts like the average of the ids in bins.
         """
         self.sampled_columns = self.ids[:, None]
         self._rest, self._log_bin_size = self._logits.new_empty((len(self.ids), 0)), 0.0

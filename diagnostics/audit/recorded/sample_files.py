@@ -128,7 +128,7 @@ def _table_samples(
     With several reward functions the total reward is None, because their weights are not recorded.
 
     Args:
-        table: The columns; columns of numbers are scores of reward functions, except those in _NO_REWARDS and _NO_DATA.
+        table: The columns; a column of numbers that is not in _NO_REWARDS or _NO_DATA has scores of a reward function.
         place: Location of the table.
         reward_types: Types of the numbers.
         first: Number of the first row.

@@ -27,7 +27,7 @@ _MAX_WHY = 300
 def merge_constraints(
     environment: Environment, findings: list[Finding], required: list[Constraint], target: PinnedSet | None
 ) -> list[Constraint]:
-    """Return the constraints to satisfy besides a chosen set: those required and, with a finding CMP904, unmet ones.
+    """Return the constraints to satisfy besides a chosen set: `required` and, with a finding CMP904, unmet ones.
 
     Constraints on packages of the set, and unmet requirements of the packages that it replaces, are left out.
     """

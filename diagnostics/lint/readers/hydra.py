@@ -85,7 +85,7 @@ class ComposedConfig:
     """A config composed of a file and the files in its defaults list.
 
     Attributes:
-        values: The values by dotted key; those of a file take precedence over those of the files that it names.
+        values: The values by dotted key; a file takes precedence over the files that it names.
         missing: Files of the list that were not read, or whose own list was not followed, each with the reason.
     """
 

@@ -201,7 +201,7 @@ class _ConfigFinder:
             self.by_name[name] = config
 
     def _add_keyword(self, keyword: ast.keyword, config: Settings) -> None:
-        """Add an argument of a config object, or those of a literal `**{...}`; note a `**NAME` as unknown."""
+        """Add one argument of a config object, or the items of a literal `**{...}`; note a `**NAME` as unknown."""
         place = self._location_of(keyword)
         data = self._evaluate(keyword.value)
         if keyword.arg is not None:

@@ -84,7 +84,7 @@ def _evidence_level(entry: model.Issue, framework: str) -> str:
 
 
 def _remedy(plan: RunPlan, code: str, problem: Problem) -> Fix:
-    """Return the problem's fix and, unless it is complete, the entry's best mitigation and those for the framework."""
+    """Return the problem's fix; if it is not complete, add the entry's best mitigation and the framework's."""
     if problem.fix_is_complete:
         return Fix.of(problem.fix, Explain(code))
     ranked = mitigation_ranking.recommended_fix(

@@ -55,7 +55,7 @@ def guards_of_the_release_pass(plan: RunPlan) -> Iterator[Problem]:
 
 
 class _Options:
-    """The values of the options in the conditions of a guard; `used` are those looked up that the run sets."""
+    """Values of the options in the conditions of a guard; `used` has those that were looked up and are set."""
 
     def __init__(self, plan: RunPlan, placed: PlacedGuard, release: Release) -> None:
         self._plan, self._placed, self._release = plan, placed, release

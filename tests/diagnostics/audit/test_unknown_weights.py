@@ -51,7 +51,7 @@ def identify(engine, *names, spread=0.0):
     ],
 )
 def test_position_relative_to_the_checkpoints_is_reported(position, names, family, slope):
-    """Weights are reported as between, older or newer; as beyond if the other folder's name has no step."""
+    """Weights are reported as between, older or newer, or as beyond if the other folder's name has no step."""
     result = identify(position * DIRECTION, *names)
     assert (result.family, result.values["name"] in names) == (family, True)
     assert result.values["slope"] == pytest.approx(slope, abs=0.01)
