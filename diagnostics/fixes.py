@@ -15,6 +15,7 @@ from typing import Any
 from diagnostics import frameworks
 
 _MAX_CASES, _MAX_FRAMEWORKS = 3, 2
+SEVERAL_CASES = "it depends on the case:"
 # Result of testing a mitigation against the triggers of the user's case; the values are those of the JSON document.
 VERIFIED, NOT_TESTED, DOES_NOT_HELP = "shown", "untried", "fails"
 
@@ -334,7 +335,7 @@ def first_lines(fix: Fix | None) -> list[str]:
     best = fix.offers[0] if fix and fix.offers else None
     if fix and best and best.when and len(fix.offers) > 1 and sentence == mitigation_line(best):
         offers = sorted(fix.offers[:_MAX_CASES], key=lambda offer: not offer.when)
-        return ["it depends on the case:", *(f"- {_case_line(offer)}" for offer in offers)]
+        return [SEVERAL_CASES, *(f"- {_case_line(offer)}" for offer in offers)]
     if best is None or len(best.edits) < 2 or sentence != mitigation_line(best):
         return [sentence] if sentence else []
     heading = f"{_condition(best)}{best.about.rstrip('.')} ({_test_result(best)}):"

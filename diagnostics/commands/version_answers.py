@@ -197,7 +197,9 @@ def resolve(releases: Sequence[Release]) -> Resolution:
         python = ".".join(map(str, sys.version_info[:2]))
         return Resolution(True, f"{len(done.output.splitlines())} packages, Python {python}")
     message = mask(truncate(uv.error_line(done.errors), 300))
-    return Resolution(False if "No solution found" in done.errors else None, message)
+    if source := re.search(r"([\w.-]+)(?:==\S+)? ha(?:s|ve) no usable wheels", message):
+        message = f"{source[1]} has no wheels; pip may still build it"
+    return Resolution(False if "No solution found" in done.errors and not source else None, message)
 
 
 def render(
@@ -206,11 +208,8 @@ def render(
     """Print the releases to install, then each package's releases with their evidence; a few rows unless `every`."""
     missing = [answer.provider for answer in answers if answer.pairs[0].contradicted]
     unchecked = [answer.provider for answer in answers if answer.pairs[0].fits is None]
-    parts = [", ".join(map(str, chosen)) or ("nothing fits" if missing else "")]
-    parts += [
-        f"no {', '.join(missing)} fits" if missing else "",
-        *(f"{name} not checked" for name in unchecked),
-    ]
+    parts = [", ".join(map(str, chosen)), *(_misfit(it) for it in answers if it.pairs[0].contradicted)]
+    parts += [f"{name} not checked" for name in unchecked]
     print_text(console, f"versions: {'; '.join(filter(None, parts))}", "bold")
     if chosen:
         print_command(console, install_command(chosen))
@@ -240,6 +239,13 @@ def render(
         results = {True: "uv resolves", False: "uv cannot resolve", None: "not known whether uv resolves"}
         line = f"{results[resolution.resolves]} the command: {resolution.text}"
         print_text(console, line, "dim" if resolution.resolves else "bold")
+
+
+def _misfit(answer: Ranking) -> str:
+    """Return that no release fits, with the release that it should fit; of one pair, that the pair does not fit."""
+    best, users = answer.pairs[0], {pair.user for pair in answer.pairs}
+    package, release = (answer.provider, best.user) if len(users) == 1 else (answer.user, best.provider)
+    return f"no {package} fits {release}" if answer.pairs[1:] else f"{best.provider} does not fit {release}"
 
 
 def render_installed(console: Console, pairs: Sequence[Compatibility]) -> None:

@@ -125,8 +125,8 @@ def evidence_of(index: JobIndex, keys: tuple[str, ...], cause: str = "") -> tupl
         for thread, call in state.steps:
             name = f" thread {thread.name!r}" if len(state.steps) > 1 else ""
             frames = " ← ".join(frame_text(frame) for frame in thread.frames[:_MAX_NAMES])
-            stack = frames or call.detail or thread.wchan or "no stack"
-            lines.append(f"pid {process.pid}{name} {call.wait.text}: {stack}")
+            stack = "" if state.kind == "dead" else f": {frames or call.detail or thread.wchan or 'no stack'}"
+            lines.append(f"pid {process.pid}{name} {call.wait.text}{stack}")
         # Ranks that wait for each other have unread bytes on many connections.
         if cause in _WITH_OPEN_REQUESTS and state.kind not in IN_COLLECTIVE:
             requests = [(i.fd, s.remote, s.received_s) for i, s in index.open_requests(process)[:_MAX_NAMES]]

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from diagnostics.findings import EVIDENCE_LEVELS
-from diagnostics.fixes import Fix, first_lines, one_line
+from diagnostics.fixes import SEVERAL_CASES, Fix, first_lines, one_line
 from diagnostics.frameworks import DISPLAY_NAMES
 from diagnostics.output.redact import mask
 from diagnostics.output.terminal import print_text
@@ -77,8 +77,9 @@ def print_matches(console: Console, text: str, found_by: str, explained: Sequenc
     for document, fix in explained:
         code = document["code"]
         print_text(console, f"\n{code}  {document['title']}  ({document['kind']})", "bold", whole=True)
-        for line in first_lines(fix)[:1]:  # `explain CODE` lists what it is for each framework
-            print_text(console, f"Fix: {line.removesuffix(':')}", indent=8, whole=True)
+        # `explain CODE` lists all cases, and the edit for each framework.
+        for line in [line for line in first_lines(fix) if line != SEVERAL_CASES][:1]:
+            print_text(console, f"Fix: {line.removeprefix('- ').removesuffix(':')}", indent=8, whole=True)
         print_text(console, f"More: python -m diagnostics explain {code}", "dim", indent=8, whole=True)
 
 

@@ -226,8 +226,7 @@ def subject_lines(report: Report) -> list[str]:
     packages = ", ".join(f"{name} {version}" for name, version in subject.get("packages", {}).items())
     if "files" in subject:
         lines = [f"{file['file']}: {_file_kinds(report, file)}" for file in subject["files"]]
-        unknown = "no release is known: pass one, for example --trl 1.16.0"
-        return [*lines, f"checked for {packages}" if packages else unknown]
+        return [*lines, f"checked for {packages}" if packages else "no release known: pass e.g. --trl 1.16.0"]
     if "prefix" not in subject:
         return [packages] if packages else []
     ownership = ", grpo-doctor's own environment" if "unnamed" in subject else ""

@@ -331,6 +331,11 @@ def test_environment_without_indexed_releases_is_refused(index, tmp_path):
     [
         ("echo a==1; echo b==2", True, "2 packages, Python 3."),
         ("echo 'error: No solution found: Because a' >&2; exit 1", False, "No solution found: Because a"),
+        (
+            "echo 'No solution found: all versions of a have no usable wheels' >&2; exit 1",
+            None,
+            "a has no wheels;",
+        ),
         ("echo 'error: Failed to fetch' >&2; exit 2", None, "Failed to fetch"),
         (
             f"echo 'error: http://a.corp/?private_token=glpat-{'a1' * 10}' >&2; exit 2",

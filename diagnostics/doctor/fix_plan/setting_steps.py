@@ -133,7 +133,7 @@ def _mitigation_step(
     text = tuple(installer.translate(edit) if isinstance(edit, Install) else edit for edit in edits)
     return Step(
         "system" if all(finding.code.startswith("ENV") for finding, _ in users) else "configuration",
-        f"{first.name}: {first.description}",
+        first.description[:1].upper() + first.description[1:],
         max(finding.severity for finding, _ in users),
         tuple(finding.code for finding, _ in users),
         tuple(texts),
