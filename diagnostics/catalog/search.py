@@ -27,7 +27,7 @@ _WEIGHTS: dict[str, float] = _TABLE["weights"]
 _NAMES = ("symptoms", "title", "aliases")
 # Share of the query's weight that a result must contain: in general, and with two terms in its names. A term that is
 # not in the names counts half.
-_MIN_COVERAGE, _MIN_COVERAGE_OF_TWO = 0.42, 0.28
+_MIN_COVERAGE, _MIN_COVERAGE_OF_TWO = 0.48, 0.28
 _MIN_OF_BEST = 0.4
 """A result needs this share of the best result's score."""
 # Relative weight of an unknown word, and of an unknown pair of Chinese characters: most such pairs span two words.

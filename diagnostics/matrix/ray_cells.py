@@ -131,7 +131,7 @@ def _cluster(address: str, context: Context) -> Iterator[Any]:
     try:
         import ray
     except ImportError:
-        raise RayError("--ray: Ray is not installed here: pip install 'grpo-doctor[matrix,ray]'") from None
+        raise RayError("--ray: Ray is not installed here: pip install ray") from None
     if address != "auto" and ("//" in address or not ray_nodes.ADDRESS.fullmatch(address)):
         raise RayError(f"--ray {address}: expected HOST:PORT or auto, on a machine of the cluster")
     ray_nodes.check_address(address)

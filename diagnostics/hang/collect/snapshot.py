@@ -21,7 +21,7 @@ SECONDS = 1.5
 SAMPLES = 3
 MANY_PROCESSES = 24
 """With more Python processes, at most two stack samples are taken."""
-NO_PYSPY = "py-spy is not installed here, so no Python stack was read: pip install 'grpo-doctor[hang]'"
+NO_PYSPY = "py-spy is not installed here, so no Python stack was read: pip install py-spy"
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def test_deadlock_over_pipes_is_found_without_py_spy(monkeypatch):
         monkeypatch.setattr(discovery, "MAX_PROCESSES", 1)
         limited = take_snapshot(Selection((process.pid,), seconds=0.2))
     assert diagnosis.verdict.cause == "deadlock"
-    assert "grpo-doctor[hang]" in diagnosis.verdict.unseen[0]
+    assert "pip install py-spy" in diagnosis.verdict.unseen[0]
     assert any("of 2 processes" in text for text in limited.missing)
 
 
