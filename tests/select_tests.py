@@ -115,7 +115,7 @@ def _owners(file: Path) -> set[Path]:
     owners = {file} if file.suffix == ".py" else set()
     # No source names a module that its package imports by listing the folder.
     package = file.parent / "__init__.py"
-    if file.suffix == ".py" and package.is_file() and "[a-z]*.py" in _references(package)[2]:
+    if file.suffix == ".py" and package.is_file() and _lists_modules(package):
         owners.add(package)
     if not file.name.startswith("__"):
         owners |= _sources_with_string(file.name)
@@ -124,6 +124,11 @@ def _owners(file: Path) -> set[Path]:
     if any(_top_folder(owner) != "tests" for owner in owners):
         return owners
     return owners | _sources_with_string(file.parent.name)
+
+
+def _lists_modules(package: Path) -> bool:
+    modules, _heavy, names = _references(package)
+    return "[a-z]*.py" in names or "pkgutil" in modules
 
 
 def _sources_with_string(name: str) -> set[Path]:

@@ -53,7 +53,7 @@ def main() -> None:
     for file in files:
         for code, run in recorded_runs(json.loads(Path(file).read_text()), environment, day).items():
             runs[code, environment] = {"code": code, **run}
-    document = {"schema": SCHEMA, "runs": [runs[key] for key in sorted(runs)]}
+    document = {"schema": SCHEMA, "runs": [*runs.values()]}
     RECORD.write_text(json.dumps(document, indent=1) + "\n")
 
 

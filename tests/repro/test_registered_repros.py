@@ -1,6 +1,7 @@
 """Registered repros agree with their catalog entries and the matrix; importing them imports no upstream package."""
 
 import ast
+import json
 import tomllib
 
 import pytest
@@ -11,6 +12,7 @@ from repro.issues import REPROS
 from repro.registry import InapplicableError
 from tests.cells import ROOT
 from tests.processes import run_python
+from tests.repro import record
 
 
 def test_entry_reader_matches_a_toml_parser():
@@ -65,3 +67,16 @@ def test_importing_repros_imports_no_upstream_package():
     )
     done = run_python("-S", "-c", program, check=True, cwd=ROOT)
     assert set(ast.literal_eval(done.stdout)) <= {"repro", "grpo_core", "__main__", "__mp_main__"}
+
+
+def test_a_new_record_keeps_the_order_of_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "RECORD", tmp_path / "attempts.json")
+    runs = [{"code": code, "environment": "pip"} for code in ("SCH002", "SCH001")]
+    record.RECORD.write_text(json.dumps({"runs": runs}))
+    attempt = {"trigger": "t", "mitigation": None, "outcome": "crash", "where": "", "as_recorded": True}
+    reported = {"python": "3.11", "versions": {}, "codes": {"MEM001": {"attempts": [attempt]}}}
+    (tmp_path / "run.json").write_text(json.dumps(reported))
+    monkeypatch.setattr("sys.argv", ["record", "pip", str(tmp_path / "run.json")])
+    record.main()
+    codes = [run["code"] for run in json.loads(record.RECORD.read_text())["runs"]]
+    assert codes == ["SCH002", "SCH001", "MEM001"]

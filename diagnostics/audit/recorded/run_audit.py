@@ -167,6 +167,8 @@ def _detect_kind(path: Path, unread: run_data.UnreadInputs, *, named: bool) -> s
         kind = _json_kind(path)
         if not kind:
             unread.add(path, "its first line is not a JSON object")
+    elif named and path.suffix == ".py":
+        unread.add(path, "a Python script, not metrics")
     elif named and kind in {"", "log"}:
         kind = "parquet" if path.suffix == ".parquet" else _content_kind(path)
     return kind

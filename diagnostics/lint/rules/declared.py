@@ -48,6 +48,7 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
         keeps_config_tables: Whether the [[config]] tables of the code's entry are checked as well.
         certain: Whether to report only if no value in `values` is a default.
         triggers: Triggers of the code's entry that the run has.
+        known_by: Evidence level of the rule; empty for that of the code's entry.
         enabled: Condition: options that are set to a value other than false, 0, null, "no" and an empty text.
         unset: Condition: options that are unset, null, false or empty, in a run without options that could not be read.
         absent: Condition: options that no readable source sets, except to null; `a.*` are all options with the prefix.
@@ -78,6 +79,7 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
     keeps_config_tables: bool = False
     certain: bool = False
     triggers: tuple[str, ...] = ()
+    known_by: str = ""
     enabled: tuple[str, ...] = ()
     unset: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
@@ -137,6 +139,7 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
             package=self.package,
             fix_is_complete=self.code == "CFG111",
             triggers=self.triggers,
+            known_by=self.known_by,
         )
 
     def _matching_options(self, plan: RunPlan) -> list[Value] | None:

@@ -52,6 +52,12 @@ def audit_with_notes(path):
     return audit, facts
 
 
+def test_python_script_is_not_read_as_a_log(tmp_path):
+    (tmp_path / "train.py").write_text("print({'loss': 0.1, 'reward': 1.0})\n")
+    _audit, facts = audit_with_notes(tmp_path / "train.py")
+    assert [fact.values["why"] for fact in facts] == ["a Python script, not metrics"]
+
+
 def test_path_without_run_artifacts_is_refused(tmp_path):
     (tmp_path / "notes.md").write_text("hello")
     with pytest.raises(AuditError, match="no run artifacts"):
