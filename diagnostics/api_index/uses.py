@@ -3,7 +3,7 @@
 Targets of `mock.patch`, model types registered with transformers, the routes that TRL's client requests, and the
 options with which TRL's launcher starts vLLM are uses, too. Each use has the conditions around it. Branches that their
 conditions exclude for a run with vLLM on NVIDIA GPUs are left out. The arms of a `try` that handles ImportError,
-AttributeError, Exception or any error are alternatives, of which one must work; its handlers of other errors are not
+AttributeError, Exception or any error are alternatives: one of them must work. Its handlers of other errors are not
 read. If all references to a function are under a comparison of versions, its code is reached for these versions only.
 """
 

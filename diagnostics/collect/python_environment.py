@@ -1,8 +1,8 @@
 """Describe a Python environment by its files: packages, compiled modules, search path, interpreter and variables.
 
-`collect` reads each package's metadata; for vLLM, the trainers, a few other packages (CHECKED) and what these need, it
-also compares the installed files with the package's list. `module_lookup` adds missing and hidden modules. Nothing of
-the environment is imported or run.
+`collect` reads each package's metadata. For vLLM, the trainers, a few other packages (CHECKED) and the packages that
+these need, it also compares the installed files with the package's list. `module_lookup` adds missing and hidden
+modules. Nothing of the environment is imported or run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Report values that differ between the nodes of a job, such as package versions, variables, limits or drivers.
 
-`node_values` yields the values of a node by kind and name; `differences` yields the findings, with texts such as
-"torch 2.9.0 on 3 of 4 nodes; torch 2.6.0 on rank 3 (d)." node_values.toml has code, severity and advice of each kind.
+`node_values` yields the values of a node by kind and name. `differences` yields the findings, with texts such as
+"torch 2.9.0 on 3 of 4 nodes; torch 2.6.0 on rank 3 (d)". Code, severity and advice of each kind are in
+node_values.toml.
 """
 
 from __future__ import annotations

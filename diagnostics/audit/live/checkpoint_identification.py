@@ -1,9 +1,13 @@
 """Identify the weights of the engine: those of the expected checkpoint, or others (P1, P3, P4 of docs/audit.md).
 
 `identify_weights` compares the engine's scores with those of the checkpoints. The ids are chosen by the audit, so
-sampling parameters and chat templates have no influence. Faults are: another checkpoint or the base model, an adapter
-with a wrong factor, a partial update, weights newer than all checkpoints or on the line through two, unknown weights.
-Without a fault the result is clean, or undecided. For a large model a few ids can rule out another checkpoint.
+sampling parameters and chat templates have no influence. Without a fault the result is clean, or undecided. For a large
+model a few ids can rule out another checkpoint. Faults are:
+
+- another checkpoint or the base model;
+- an adapter with a wrong factor, or a partial update;
+- weights newer than all checkpoints, or between two of them or beyond;
+- unknown weights.
 """
 
 from __future__ import annotations
