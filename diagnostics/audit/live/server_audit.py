@@ -84,7 +84,7 @@ def _check_dependencies() -> None:
         import torch  # noqa: F401
         import transformers  # noqa: F401
     except ImportError as error:
-        fix = "pip install 'grpo-doctor[audit]', or run it with the trainer's Python"
+        fix = "pip install torch transformers, or run it with the trainer's Python"
         raise AuditError(f"{error.name} is not installed here: {fix}") from error
 
 
