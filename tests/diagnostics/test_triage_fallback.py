@@ -147,6 +147,12 @@ def test_symptoms_in_metrics_give_hypotheses(triage_lines):
         assert all(lead.settles for lead in verdict.leads)
 
 
+def test_truncated_completions_are_no_crash(triage_lines):
+    """A run that prints metrics did not end with a crash such as TOK013."""
+    verdict = triage_lines("{'reward': 0.2, 'reward_std': 0.05, 'completions/clipped_ratio': 1.0}")
+    assert (verdict.state, verdict.leads, len(verdict.fallback.symptoms)) == ("not_judged", (), 1)
+
+
 def test_ordinary_metrics_are_no_symptom(triage_lines):
     """Some steps without reward spread, small differences and ratios near 1 are no symptom."""
     lines = [
