@@ -206,7 +206,6 @@ def render(
     console: Console, answers: list[Ranking], chosen: list[Release], resolution: Resolution, *, every: bool
 ) -> None:
     """Print the releases to install, then each package's releases with their evidence; a few rows unless `every`."""
-    missing = [answer.provider for answer in answers if answer.pairs[0].contradicted]
     unchecked = [answer.provider for answer in answers if answer.pairs[0].fits is None]
     parts = [", ".join(map(str, chosen)), *(_misfit(it) for it in answers if it.pairs[0].contradicted)]
     parts += [f"{name} not checked" for name in unchecked]
@@ -222,9 +221,9 @@ def render(
         rows = _evidence_rows(answer, one_user=one_user, every=every)
         fitting, unfit = ([row for row in rows if (row[0] == "✘") is wrong] for wrong in (False, True))
         visible = rows if every else [*fitting[:_MAX_FITTING], *unfit[:_MAX_UNFIT]]
-        for mark, text, missing in visible:
+        for mark, text, lines in visible:
             print_text(console, f"{mark} {text}")
-            for line in missing:
+            for line in lines:
                 print_text(console, line, indent=4)
         if len(visible) < len(rows):
             print_text(console, f"{len(rows) - len(visible)} more lines with --all", "dim")
@@ -233,7 +232,8 @@ def render(
         console, "✔ fits  ! lacks names that some functions call  ✘ does not fit  ? not checked", "dim"
     )
     print_text(console, "names are read in source, not run", "dim")
-    if len(answers) == 1 and missing and (best := _alternative(answers[0].pairs[0])):
+    first = answers[0].pairs[0]
+    if len(answers) == 1 and first.contradicted and (best := _alternative(first)):
         print_text(console, f"{best.provider} fits {best.user}", "bold")
     if chosen:
         results = {True: "uv resolves", False: "uv cannot resolve", None: "not known whether uv resolves"}
