@@ -57,7 +57,8 @@ def mitigation_in_plan(entry, releases):
     current = environment(releases)
     issues = list(known_issues(CheckInput(current, {entry.code: entry}, Compat())))
     steps = setting_steps(issues, {entry.code: entry}, current, find_installer(current))
-    return steps[0].title.partition(": ")[0] if steps else ""
+    names = {item.description.lower(): item.name for item in entry.mitigations}
+    return names[steps[0].title.lower()] if steps else ""
 
 
 def lint_finding(entry, framework, releases, triggers=()):
