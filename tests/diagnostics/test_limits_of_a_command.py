@@ -38,14 +38,14 @@ def test_interrupt_ends_a_command_that_does_not_react():
 
 @pytest.mark.parametrize(("group_gb", "used_gb"), [(None, None), (0.5, 0.2)])
 def test_memory_is_limited_for_the_command_alone(monkeypatch, group_gb, used_gb):
-    """Of 0.3 GB of free memory, 0.2 GB can be used and 0.3 GB cannot."""
+    """With 0.3 GB of free memory, 0.1 GB can be allocated and 4 GB cannot, whatever other tests free meanwhile."""
     available = 0.3 if group_gb is None else 100.0
     monkeypatch.setattr(memory_limit, "collect_memory", lambda: Memory(100.0, available, group_gb, used_gb))
     before = resource.getrlimit(resource.RLIMIT_DATA)
     show = "import resource; print(resource.getrlimit(resource.RLIMIT_DATA)[0])"
     with limit_memory():
-        bytearray(200_000_000)
+        bytearray(100_000_000)
         with pytest.raises(MemoryError):
-            bytearray(300_000_000)
+            bytearray(4_000_000_000)
         output = process.run([sys.executable, "-c", show], timeout_s=500).output
     assert (int(output), resource.getrlimit(resource.RLIMIT_DATA)) == (before[1], before)
