@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     words = sys.argv[1:]
     # A watched program may need longer than the supervisor waits after a signal.
-    supervised = "--watch" not in words and words[:1] not in [[name] for name in cli.PROGRAMS]
+    supervised = "--watch" not in words and not cli.PROGRAMS.keys() & {*words[:1]}
     if arguments is None and sys.platform == "linux" and supervised:
         return run_supervised(cli.main)
     return cli.main(arguments)
