@@ -360,6 +360,10 @@ def _steps(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread,
         if best is None or (kind in IDLE and calls[best.tid].kind == "native"):
             break
         steps.append((best, calls[best.tid]))
+    handlers = [t for t in process.threads if t is not start and t.syscall in ("recvfrom", "read")]
+    if kind == "join" and 0 < len(handlers) == len(process.threads) - len(steps):
+        # The handlers of a closed server, which wait for requests.
+        steps.append((handlers[0], _by_syscall(process, handlers[0], None)))
     return tuple(steps)
 
 

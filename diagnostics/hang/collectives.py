@@ -162,17 +162,18 @@ def _edge_between(index: JobIndex, source: Process, target: Process, records: Re
 
 
 def _edges_to_engines(index: JobIndex, source: Process, group: list[Process]) -> Iterator[Edge]:
-    """Yield edges to the engines that a rank is connected to, if they are in no collective."""
+    """Yield edges to connected processes in no collective that are engines, or wait for data from this rank."""
     connections = index.open_connections(source)
-    visited = {process.key for process in group} if connections else set()
-    for item, socket in connections:
-        for peer in index.peers(source, socket):
-            in_collective = index.states[peer.key].kind in IN_COLLECTIVE
-            if peer.role in _ENGINES and peer.key not in visited and not in_collective:
-                visited.add(peer.key)
-                edge = _edge(index, source, peer, "is not in it")
-                wire = f"fd/{item.fd}: a tcp socket {socket.local}, whose other end is open in pid {peer.pid}"
-                yield replace(edge, evidence=(*edge.evidence, wire), needs="any", certain=False)
+    wires = {peer.key: (item, socket) for item, socket in connections for peer in index.peers(source, socket)}
+    members = {process.key for process in group}
+    for state in index.states_of(key for key in wires if key not in members):
+        waited = index.waited_sockets(state) if state.kind not in _IDLE_KINDS else ()
+        waits = any(source in index.peers(state.process, waited_socket) for waited_socket in waited)
+        if state.kind not in IN_COLLECTIVE and (waits or state.process.role in _ENGINES):
+            item, socket = wires[state.process.key]
+            edge = _edge(index, source, state.process, "is not in it")
+            wire = f"fd/{item.fd}: a tcp socket {socket.local}, whose other end is open in pid {state.process.pid}"
+            yield replace(edge, evidence=(*edge.evidence, wire), needs="any", certain=False)
 
 
 def _collective_names(index: JobIndex, inside: list[Process]) -> dict[str, str]:

@@ -137,15 +137,13 @@ def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:
         return blocker.cause == "spin_python" and (len(state.steps) > 1 or not index.snapshot.live)
     if blocker.level == "quiet" or state.kind in IDLE:
         return state.kind == "loop" and bool(index.open_requests(state.process))
-    children = index.children(state.process)
-    # A timed wait that ended and began again is a supervisor's loop.
-    polls = state.kind == "event" and state.asleep_s is not None and state.asleep_s < index.snapshot.seconds
-    if polls and state.thread.endless and state.process.wrote:
+    waits = state.kind == "event"
+    if waits and index.ran(state) and state.thread.endless and state.process.wrote:
         return False  # works in a handler of signals
-    is_parent = any(index.states[child.key].kind != "dead" for child in children)
+    is_parent = any(index.states[child.key].kind != "dead" for child in index.children(state.process))
     # A wait with a time limit ends by itself, as a sleep does; a dump does not tell the limit.
-    timed = state.kind == "event" and bool(state.thread.futex) and not state.thread.endless
-    if is_parent and (polls or timed or state.kind in ("sleep", "child", "join")):
+    ends = waits and (index.ran(state) or bool(state.thread.futex and not state.thread.endless))
+    if is_parent and (ends or state.kind in ("sleep", "child", "join")):
         return False  # a launcher, which waits for the end of its children
     # Nobody waits for a dead process: its parent has not read its exit code yet.
     return state.kind != "dead"
@@ -220,9 +218,7 @@ def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, pati
         if live and index.snapshot.seconds >= patience.quiet_s and _polls_only(index, blocker):
             return replace(verdict, certainty="hypothesis")
         return replace(verdict, outcome=WAITING if live else UNKNOWN)
-    if not blocker.patient or not live or long:
-        return verdict
-    return replace(verdict, outcome=WAITING)
+    return replace(verdict, outcome=WAITING) if blocker.patient and live and not long else verdict
 
 
 def _makes_progress(index: JobIndex, blocker: RootBlocker) -> bool:
@@ -244,10 +240,10 @@ def _makes_progress(index: JobIndex, blocker: RootBlocker) -> bool:
 
 def _may_work_in_turns(index: JobIndex, blocker: RootBlocker, patience: Patience) -> bool:
     """Return whether a process may work and sleep in turn, as many healthy child processes do."""
-    if blocker.cause == "file_lock":
-        states = index.states_of(blocker.culprits)
-        return any(s.kind == "sleep" and (s.asleep_s or math.inf) < patience.quiet_s for s in states)
-    return blocker.cause == "poll" and (not blocker.chain or blocker.chain[-1].kind in ("pipe", "child"))
+    last, states = blocker.chain[-1:], index.states_of(blocker.culprits)
+    naps = any(s.kind == "sleep" and (s.asleep_s or math.inf) < patience.quiet_s for s in states)
+    polls = blocker.cause == "poll" and all(edge.kind in ("pipe", "child") for edge in last)
+    return polls or (blocker.cause == "file_lock" and naps)
 
 
 def _polls_only(index: JobIndex, blocker: RootBlocker) -> bool:
@@ -258,10 +254,9 @@ def _polls_only(index: JobIndex, blocker: RootBlocker) -> bool:
     pollers = [p for p in index.families[process.host, process.ppid] if index.states[p.key].kind == "sleep"]
     if thread.asleep_s is None or len(process.threads) > 1 or index.children(process) or len(pollers) > 1:
         return False
-    connections = [connection for _, connection in index.open_connections(process)]
     seconds = index.snapshot.seconds
-    moved = process.io_moved is not False or any((c.quiet_s or 0.0) < seconds for c in connections)
-    return thread.steady and thread.asleep_s < seconds and not moved
+    quiet = all((c.quiet_s or 0.0) >= seconds for _, c in index.open_connections(process))
+    return thread.steady and thread.asleep_s < seconds and quiet and process.io_moved is False
 
 
 def _is_unexplained(index: JobIndex, blocker: RootBlocker) -> bool:

@@ -75,9 +75,11 @@ class JobIndex:
             index._add_process(process)
         for socket in snapshot.sockets:
             index._add_socket(socket)
+        paths = {(p.key, item.inode): item.path for p in snapshot.processes for item in p.fds}
         for lock in snapshot.locks:
-            if not lock.waiting and f"{lock.host}/{lock.pid}" in index.states:
-                index.locks.setdefault((lock.host, lock.inode), []).append(lock)
+            if not lock.waiting and (key := f"{lock.host}/{lock.pid}") in index.states:
+                named = replace(lock, path=lock.path or paths.get((key, lock.inode), ""))
+                index.locks.setdefault((lock.host, lock.inode), []).append(named)
         if snapshot.live:
             index._refine_waits()
             index._mark_idle_consumers()

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import PurePath
 
 from diagnostics.hang.blocking_calls import DEVICE_CALLS, BlockedState
 from diagnostics.hang.collectives import IN_COLLECTIVE
 from diagnostics.hang.job_index import JobIndex
-from diagnostics.hang.snapshot import Process
 from diagnostics.hang.verdict import Edge
 from diagnostics.hang.wait_kinds import COMPUTING, IDLE, WITHIN_PROCESS
 
@@ -38,10 +36,10 @@ _MAX_DEPTH = 200
 _MAX_STEPS, _MIN_STEPS = 20_000, 64
 """Limit of edges to follow: the total, divided among the processes, and the minimum for one process."""
 _REQUESTS = ("http", "socket", "ray", "loop")
+_FOLLOWS = ("poll", "clock_nanosleep")
+"""System calls in which a filter, as `tail -F`, waits until a file grows."""
 # For these causes no other process could end the wait.
 _CLOSED = ("mismatch", "missing", *_GONE, "input", "locks", "joins", "two_threads", "lost_answer")
-_TIMER = ["threading.py:wait", "threading.py:wait", "threading.py:run"]
-"""The innermost frames of a `threading.Timer`."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ class RootSearch:
         return self._end_of_path(key, ())
 
     def possible_waker(self, blocker: RootBlocker) -> str:
-        """Return the key of a process that works, sleeps or has a timer, and so may end the wait; else "".
+        """Return the key of a process that can continue by itself and so may end the wait; else "".
 
         Only a closed set of waiting processes is a hang. The set begins with the blocking processes, and grows by those
         that could wake a member. In a dump, and for causes that show a hang by themselves, there is no waker.
@@ -91,32 +89,39 @@ class RootSearch:
         index = self._index
         if not index.snapshot.live or blocker.level == "busy" or blocker.cause in _CLOSED:
             return ""
+        asks = blocker.cause == "poll" and blocker.chain and blocker.chain[-1].kind == "socket"
+        # A client that sleeps before its next request.
+        is_client = asks and index.listening_ports(index.states[blocker.chain[-1].source].process)
         members = [key for key in blocker.culprits if key in index.states]
         for key in members:  # it grows
             state = index.states[key]
-            threads = [t.frames[:3] for t in state.process.threads]
-            stacks = [
-                [f"{PurePath(frame.path).name}:{frame.function}" for frame in frames] for frames in threads
-            ]
-            if state.kind in WITHIN_PROCESS and _TIMER in stacks:
+            follows = state.kind == "idle" and not state.process.python and state.thread.syscall in _FOLLOWS
+            works = state.kind in (*COMPUTING, "sleep") and (is_client or key not in blocker.culprits)
+            if follows or works:
                 return key
-            for process in self._wakers(state, in_circle=blocker.level == "cycle"):
-                if index.states[process.key].kind in (*COMPUTING, "sleep") and process.key not in members:
-                    return process.key
-                members += [] if process.key in members else [process.key]
+            members += [k for k in dict.fromkeys(self._wakers(state, blocker)) if k not in members]
         return ""
 
-    def _wakers(self, state: BlockedState, *, in_circle: bool) -> Iterator[Process]:
-        """Yield processes that could end a wait: at its other end or semaphore, a fork server's children, clients."""
+    def _wakers(self, state: BlockedState, blocker: RootBlocker) -> Iterator[str]:
+        """Yield processes that could end a wait: at its other end or semaphore, a fork server's children, clients.
+
+        It is not known which process a poll waits for, or which client of a server sends a message: any that computes.
+        """
         index, process = self._index, state.process
-        ends = [edge.target for edge in self._graph[process.key] if edge.needs == "any"]
-        yield from (other.process for other in index.states_of(ends))
-        yield from index.sharing.get((process.host, state.thread.futex.replace("sem:", "#")), ())
+        ends = (edge.target for edge in self._graph[process.key] if edge.needs == "any")
+        yield from (end for end in ends if end in index.states)
+        semaphore = (process.host, state.thread.futex.replace("sem:", "#"))
+        yield from (sharer.key for sharer in index.sharing.get(semaphore, ()))
         if process.role == "helper":  # it has the ends of its children's pipes
-            yield from index.families.get((process.host, process.pid), ())
-        if in_circle and index.listening_ports(process):  # a server may get a request from another client
-            for _, socket in index.open_connections(process):
-                yield from index.peers(process, socket)
+            yield from (child.key for child in index.families.get((process.host, process.pid), ()))
+        serves = bool(index.listening_ports(process))
+        in_handler = serves and state.kind in WITHIN_PROCESS
+        for _, socket in index.open_connections(process):
+            if in_handler or (serves and blocker.level == "cycle"):
+                yield from (peer.key for peer in index.peers(process, socket))
+        if in_handler or blocker.cause == "poll":
+            working = (key for key, other in index.states.items() if other.kind in COMPUTING)
+            yield from (key for key in working if (index.states[key].thread.asleep_s or 0.0) < 1.0)
 
     def _end_of_path(self, key: str, path: tuple[Edge, ...]) -> RootBlocker:
         """Return the root blocker that a path leads to: of several, the first by level, then the one farthest away."""
@@ -149,17 +154,16 @@ class RootSearch:
         self._remaining_steps -= 1
         chain = (*path, edge)
         self._on_path.add(edge.source)
-        if edge.target not in self._on_path:
-            end = self._end_of_path(edge.target, chain)
-            self._on_path.remove(edge.source)
-            return end
+        end = None if edge.target in self._on_path else self._end_of_path(edge.target, chain)
         self._on_path.remove(edge.source)
+        if end:
+            return end
         cycle = chain[[entry.source for entry in chain].index(edge.target) :]
         lock = next((entry for entry in cycle if entry.kind == "processes_lock"), None)
         if lock and not any(entry.kind == "child" for entry in cycle):
             # A parent that reads from its workers maps their lock, too, but rarely has it.
-            before = chain[: chain.index(lock)]
-            return RootBlocker("stuck", "lock", (lock.source,), before, certainty="hypothesis")
+            path = chain[: chain.index(lock)]
+            return RootBlocker("stuck", "lock", (lock.source,), path, certainty="hypothesis")
         culprits = tuple(entry.source for entry in cycle)
         certain = all(entry.certain for entry in cycle)
         certainty = "established" if certain else "supported"

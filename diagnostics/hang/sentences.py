@@ -59,8 +59,6 @@ def _may_end(index: JobIndex, waker: str) -> str:
     state = index.states.get(waker)
     if state is None:
         return "it may work and sleep in turn"
-    if state.kind in WITHIN_PROCESS:
-        return f"a timer thread of {state.process.label} may end the wait"
     return f"{state.process.label} {_doing(state)}, and may end the wait"
 
 

@@ -61,8 +61,9 @@ class _Waiter:
 
         An idle process has edges only for requests that it may have forwarded, or while clients wait to be accepted.
         """
-        if self.kind == "idle" and self.index.has_backlog(self.process):
-            return self.descriptor_edges()  # serves one client at a time
+        filters = not self.process.python and self.thread.syscall == "read"
+        if self.kind == "idle" and (filters or self.index.has_backlog(self.process)):
+            return self.descriptor_edges()  # a part of a shell's pipeline, or serves one client at a time
         if self.kind in IDLE:
             return self.forwarded_request_edges()
         edges = self.descriptor_edges()
@@ -165,7 +166,7 @@ class _Waiter:
 
     def has_unknown_peer(self) -> bool:
         """Return whether the peer is unknown because a library's own thread (as of ZMQ) reads the connection."""
-        if self.kind == "socket" and not self.thread.waits_fds:
+        if self.kind in ("socket", "rpc") and not self.thread.waits_fds:
             return True
         in_ring = self.kind == "ring_read" and bool(self.ring_memory())
         return not in_ring and {item.kind for item in self.waited_descriptors()} == {"other"}

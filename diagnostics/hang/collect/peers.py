@@ -155,8 +155,7 @@ def file_locks(host: Host, observed: list[Process]) -> tuple[Lock, ...]:
     """Return the file locks that these processes hold or wait for, and the locks of files that they have open."""
     pids = {process.pid for process in observed}
     inodes = {item.inode for process in observed for item in process.fds if item.kind == "file"}
-    locks = (lock for lock in _proc_locks(host) if lock.pid in pids or lock.inode in inodes)
-    return tuple(replace(lock, path=_lock_path(host, lock.pid, lock.inode)) for lock in locks)
+    return tuple(lock for lock in _proc_locks(host) if lock.pid in pids or lock.inode in inodes)
 
 
 def sockets_of(host: Host, observed: list[Process]) -> tuple[Socket, ...]:
