@@ -2,8 +2,7 @@
 
 With `-m`, the working folder is first removed from the import path, unless it contains this package. A Python older
 than 3.11 and a missing dependency are reported in one line on standard error, with exit code 2. On Linux the command
-runs in a child process (`supervisor.py`), so that Ctrl-C ends it, except with `--watch` and for `cli.PROGRAMS` (repro,
-matrix and train).
+runs in a child process (`supervisor.py`), so that Ctrl-C ends it, except with `--watch` and those in UNSUPERVISED.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
     sys.path[:1] = [folder for folder in sys.path[:1] if __file__.startswith(f"{folder}/diagnostics/")]
 
 _OLDEST_PYTHON = (3, 11)
+UNSUPERVISED = {"repro", "matrix", "train"}
+"""Commands that may need longer than the supervisor waits after a signal, as the program of `--watch` may."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,11 +26,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         problem = f"needs Python 3.11 or newer; this is {release}, {sys.executable}"
         print(f"grpo-doctor: {problem}", file=sys.stderr)
         return 2
+    supervised = "--watch" not in sys.argv and not UNSUPERVISED & set(sys.argv[1:2])
+    if arguments is None and sys.platform == "linux" and supervised:
+        from diagnostics.supervisor import run_supervised
+
+        return run_supervised(lambda: _run(None))
+    return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """Run the command line in this process and return its exit code."""
     from diagnostics.missing_packages import install_hint
 
     try:
         from diagnostics import cli
-        from diagnostics.supervisor import run_supervised
     except KeyboardInterrupt:
         return 130
     except ModuleNotFoundError as error:
@@ -37,11 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"grpo-doctor: {hint}", file=sys.stderr)
         return 2
-    words = sys.argv[1:]
-    # A watched program may need longer than the supervisor waits after a signal.
-    supervised = "--watch" not in words and not cli.PROGRAMS.keys() & {*words[:1]}
-    if arguments is None and sys.platform == "linux" and supervised:
-        return run_supervised(cli.main)
     return cli.main(arguments)
 
 

@@ -7,7 +7,7 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from diagnostics.collect.machine import collect_memory
+from diagnostics.collect.processors_and_memory import collect_memory
 
 _SHARE = 0.75
 _STATM = Path("/proc/self/statm")

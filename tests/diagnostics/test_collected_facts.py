@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.collect import elf, env_vars, gpus, machine, ray_traces
+from diagnostics.collect import elf, env_vars, gpus, processors_and_memory, ray_traces
 from diagnostics.collect import facts as collection
 from diagnostics.collect.gpus import Gpu
 from diagnostics.doctor.node_query import decode_facts
@@ -147,6 +147,6 @@ def test_cgroup_cpu_and_memory_limits_are_read(tmp_path, monkeypatch, files, quo
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(machine, "_CGROUPS", tmp_path)
-    assert machine._cpu_quota() == quota
-    assert machine._memory_limit() == limit_gb
+    monkeypatch.setattr(processors_and_memory, "_CGROUPS", tmp_path)
+    assert processors_and_memory._cpu_quota() == quota
+    assert processors_and_memory._memory_limit() == limit_gb

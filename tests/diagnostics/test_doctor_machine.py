@@ -11,7 +11,8 @@ import pytest
 from diagnostics.collect import python_environment
 from diagnostics.collect.elf import Extension
 from diagnostics.collect.gpus import Gpu, Gpus
-from diagnostics.collect.machine import ConfigFile, Disk, Libraries, Limit, Machine, Memory, Processors
+from diagnostics.collect.machine import ConfigFile, Disk, Libraries, Limit, Machine
+from diagnostics.collect.processors_and_memory import Memory, Processors
 from diagnostics.collect.ray_traces import RayTraces
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks

@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
-from diagnostics import memory_limit, process
-from diagnostics.collect.machine import Memory
+from diagnostics import cli, memory_limit, process
+from diagnostics.__main__ import UNSUPERVISED
+from diagnostics.collect.processors_and_memory import Memory
 from diagnostics.memory_limit import limit_memory
 
 STUCK = """
@@ -34,6 +35,11 @@ def test_interrupt_ends_a_command_that_does_not_react():
         assert parent.wait(500) == 130
     assert select.select([child], [], [], 500)[0] == [child]
     os.close(child)
+
+
+def test_the_programs_of_the_command_line_are_not_supervised():
+    """They react to Ctrl-C themselves, and may need longer than the supervisor waits."""
+    assert cli.PROGRAMS.keys() == UNSUPERVISED
 
 
 @pytest.mark.parametrize(("group_gb", "used_gb"), [(None, None), (0.5, 0.2)])

@@ -175,20 +175,20 @@ def test_frame_source_is_read_only_from_regular_files(tmp_path):
 
 
 def test_source_with_many_paths_is_stored_once(tmp_path, monkeypatch):
-    """A file that frames name by 100 paths is stored once, and the amount of source that is read is limited.
+    """A file that frames name by 10 paths is stored once, and the amount of source that is read is limited.
 
     Without this, 100 paths of one 4 MB file needed 3.3 GB.
     """
     monkeypatch.setattr(stacks, "MAX_SOURCE_TOTAL", 8 * stacks.MAX_SOURCE_FILE)
     (tmp_path / "a.py").write_text("lock.acquire()\n" + "\n" * (stacks.MAX_SOURCE_FILE - 20))
     reader = stacks.SourceReader()
-    for number in range(100):
+    for number in range(10):
         path = f"{tmp_path}{'/.' * number}/a.py"
         (frame,) = reader.with_call(os.getpid(), (StackFrame(path, "f", 1),))
         assert frame.calls == "acquire"
     assert reader._unread > stacks.MAX_SOURCE_TOTAL - 2 * stacks.MAX_SOURCE_FILE
     assert list(reader._calls.values()) == ["acquire"]
-    for line in range(2, 200):
+    for line in range(2, 20):
         reader.with_call(os.getpid(), (StackFrame(str(tmp_path / "a.py"), "f", line),))
     assert -stacks.MAX_SOURCE_FILE < reader._unread <= 0
 
