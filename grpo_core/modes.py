@@ -2,8 +2,8 @@
 
 The engine is in this process (colocate), in a child process (async), or behind HTTP (server: a running server, or one
 that the run starts). Each loop builds its engine or connects to one, and closes it at the end. With several training
-processes, each has an engine in colocate; in the other modes all use that of rank 0. `RolloutQueue` keeps the async
-engine busy.
+processes, each has an engine in colocate; in the other modes all use that of rank 0. `run_mode` runs the configured
+loop. In async, `RolloutQueue` requests rollouts ahead of the trainer, as far as `max_staleness` allows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Define the data of a GRPO step: prompts, requests, completions, samples, rollouts.
+"""Define the data of a GRPO step: prompts, sampling parameters, requests, completions, samples, rollouts.
 
 Training uses token ids and numbers per token; texts are only for reward functions and people. A completion has, for
 each token, its log-prob under the distribution that sampled it (the *behaviour* stream) and the policy version that
-sampled it.
+sampled it. `RunError` is the base class of the errors that end a run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Find installed packages and their source text, and compare their Python files with those of the released wheel.
+"""Find installed packages and their source text, and compare their Python files with the checksums of their wheel.
 
-Upstream packages are not imported, except the parents of a dotted module name. The functions `explain_missing_*`
-return why a repro cannot run here, or None.
+Upstream packages are not imported, except the parents of a dotted module name. The functions `explain_missing_*` return
+why a repro cannot run here, or None.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The wheel has the packages and their data, and the sdist also has the matrix and tests.
 
-The tested commands of the installed wheel work, or print what is missing.
-They write no file into the environment and the working folder. A tag that is not the version cannot be
+The tested commands of the installed wheel work, or print what is missing. They write no file, except __pycache__, into
+the environment and the working folder. `uvx --from WHEEL` runs the wheel, too. A tag that is not the version cannot be
 released. uv installs the dependencies of the wheel from the package index.
 """
 

@@ -1,7 +1,7 @@
 """Run the `console` blocks of the documentation and compare their output, as doctest does for Python.
 
-In expected output, a line `…` matches the lines before the first one that matches the next expected line, and `…` at
-the end of a line matches the rest of the line.
+In expected output, a line `…` matches any lines up to the first one that matches the next expected line; at the end,
+all that remain. `…` at the end of a line matches the rest of the line.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 `build` fetches new releases (none with `--offline`) and prints what they removed that other packages still use. It
 prints nothing about a package that was not in the index before. If a package could not be built, the exit code is 3.
-`changes --since DAY [--until DAY]` prints the same for releases uploaded after the first day and until the second,
-compared with the newest releases that other packages had on the second day. It reads only the index.
+`changes --since DAY [--until DAY] [PACKAGE...]` prints the same for releases uploaded after the first day and until the
+second, compared with the newest releases that other packages had on the second day. It reads only the index.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Find the package and module of a class or function that an error names; guess the base of an unknown class.
+"""Find the package and module of a class, function, member or argument that an error names.
 
+`find_class` and `find_member` do so. `find_extended_class` guesses the class that an unknown class extends.
 `inherited_use` and `outermost_definition` find the base class that defines a member. `find_namesake` finds another
 package that defines the same class; for a method call, with that method.
 """

@@ -1,8 +1,9 @@
-"""Match error messages with the patterns of `errors.toml`, and find the names of other packages that a message reports.
+"""Match error messages with the patterns of `errors.toml`, and find the names that a message says a package lacks.
 
-A form (`ErrorForm`) is a pattern for messages of one kind. `uses_in` yields the names as `Use` objects, each with the
-package that should define it. It accepts forms about names only, not those about options.
-`ADVICE` has texts for explanations, and `PROGRAMS` the package of a command.
+A form (`ErrorForm`) is a pattern for messages of one kind. `match_forms` yields the forms of a message. For a form that
+is not about an option, its value or a folder, `uses_in` yields the names (modules, classes, members, arguments, …) as
+`Use` objects, each with the package that should define it. `ADVICE` has texts for explanations, and `PROGRAMS` the
+package of a command.
 """
 
 from __future__ import annotations

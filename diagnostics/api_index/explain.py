@@ -1,10 +1,10 @@
-"""Explain an error about a missing name: the releases that define it, the packages that use it, and possible changes.
+"""Explain an error about a name or a call that a release does not accept: the releases that do, and what to install.
 
 `explain_missing` reads messages about names, attributes, arguments, options and their values, subcommands, and model
-types. `explain_own_class` reads messages about a user's class that extends a class of an indexed package, or about a
-function that replaces one of its methods. If the message does not decide which code was called, the explanation
-has no `changes`, and its advice lists what is possible. A folder that Python imports instead of the package is
-reported, too.
+types (unknown, or registered twice). `explain_own_class` reads messages about a user's class that extends a class of an
+indexed package, or about a function that replaces one of its methods. If the message does not decide which code was
+called, the explanation has no `changes` (requirements to install), and its advice lists what is possible. A folder that
+Python imports instead of the package is reported, too.
 """
 
 from __future__ import annotations
@@ -63,11 +63,12 @@ class CallingCode(NamedTuple):
 
 @dataclass(frozen=True)
 class Explanation:
-    """The releases that define a missing name, the packages that use it, and possible changes.
+    """The releases that define a missing name, the packages that use it, and the requirements to install.
 
     Attributes:
         subject: The name as source code would write it.
-        releases: The releases that define the name, fit the override, or lack the model type; and the one in use.
+        releases: The releases that define the name or fit the override, and the one in use. If an error is about what a
+            release has already (a model type) or sets newly (an attribute), the releases without it.
         headline: Sentences on the releases, and on the side at fault.
         advice: What to do if no release can be recommended.
         direction: `too old` or `too new` for the installed release; '' if unknown.
@@ -75,7 +76,7 @@ class Explanation:
         caller: The package of the traceback's last frame; '' if unknown.
         callers: Packages that use the name; only the package of the traceback's last frame, if it is one of them.
         import_check: The module whose import shows the cause, if the release (each, if unknown) has the name; else ''.
-        override: The method of the user's own class that overrides the provider's, as Class.method; '' if none.
+        override: The user's method or function in place of the provider's: `Class.method`, `the function NAME`, or ''.
         is_decided: False if the index lacks the package's names, or if Python imported a folder without `__init__.py`.
         is_open: Whether the message does not decide which code was called, or which side is at fault.
         is_uncertain: Whether another cause is as likely.

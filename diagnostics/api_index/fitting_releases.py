@@ -1,7 +1,8 @@
-"""Narrow version requirements, such as `trl>=0.16.0`, to the releases that fit the other installed packages.
+"""Narrow version requirements, such as `trl>=0.16.0`, so that the newest release in the range fits other packages.
 
-If none fits, `fitting_changes` names the packages that must change, too. A package that contradicts the installed
-release already is ignored, unless it is the caller. The search stops after 12 releases at one end of the range.
+Releases between the ends of the range are not all checked, and the search stops after 12 at one end. If none fits,
+`fitting_changes` names the packages that must change, too. If an installed package contradicts the present release of
+the package to change already, it is ignored, unless it is the caller.
 """
 
 from __future__ import annotations

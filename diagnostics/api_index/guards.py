@@ -1,11 +1,13 @@
 """Extract the guards of a source file: `raise` and `assert` with the message and the conditions that lead to it.
 
 `lint` evaluates the conditions with a run's options. Nothing is executed. In a condition, local variables and constants
-of the module are replaced by their values where these are known, and attributes by the values that are set before. The
-guards of a nested function count where it is called. A `raise` without an exception, of a variable, or under a
-condition that cannot be expressed, is no guard. Calls of own methods and attributes that are set are entries of the
-same form (CALL, SET); `...` stands for a condition of SET that cannot be expressed. `changed(self.x)` in a condition
-stands for an attribute that was set to an unknown value. `api_index.build` adds the entries REGISTERED.
+of the module are replaced by their values where these are known, and attributes by the values that are set before.
+`changed(self.x)` stands for an attribute that was set to an unknown value. The guards of a nested function count where
+a statement calls it. A `raise` without an exception, of a variable, or of an attribute (`raise errors.X`) is no guard.
+
+Two more kinds of entry have the same form: CALL, a call of a method of `self`, `super()` or a class, or a pydantic
+validator; and SET, an attribute of `self` that is set. An entry under a condition that cannot be expressed is left out;
+SET keeps it, with `...` for the condition. `api_index.build` adds the entries REGISTERED.
 """
 
 from __future__ import annotations

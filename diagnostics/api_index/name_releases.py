@@ -1,7 +1,7 @@
 """Compare the releases that define an API name with the release in use: too old or too new, and what to install.
 
-`NameReleases.side_and_ranges` returns both, and other methods state them in sentences. `describe_spans` describes
-releases in words.
+`NameReleases.side_and_ranges` returns the side (`too old` or `too new`) and the ranges to install. Other methods state
+them in sentences. `describe_spans` describes releases in words.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class NameReleases:
     def _changes_by_span(self) -> str:
         """Return a sentence for each span of failing releases, with the nearest releases that have the name.
 
-        For one span, it is the beginning of a sentence, without those releases.
+        For one span, the sentence names only the span.
         """
         spans = _spans(self.failing or self.without, self.indexed)
         texts = [_span_text(first, last, self.indexed) for first, last in spans]

@@ -1,8 +1,9 @@
 """Look up options of a framework's commands in the API of a release: allowed values, types and defaults.
 
 `options_to_index` lists the names of all options of a release; those of vLLM include its environment variables and the
-parameters of `LLM`. `command_options` returns the options of one command in the index. `wanted_type` returns the
-expected type if an option rejects a value. `guards_of` returns the recorded guards of a module; some register choices.
+parameters of `LLM`. `command_options` returns the options of one command in the index. `choices`, `declared_type` and
+`declared_default` return what a release declares for an option. `wanted_type` returns the expected type if an option
+rejects a value. `guards_of` returns the recorded guards of a module, and its entries for names that it registers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Load `packages.toml`: for each indexed package, the releases and files to read, and the code that declares options.
 
 It also selects which uses and guards (`raise` and `assert`) are recorded, and which guards a GRPO run reaches. Further
-tables list the files of a release to prefer, code outside of the index that logs name as a caller, classes that users
+tables list the files of a release to prefer, names by which logs show callers outside of the index, classes that users
 extend, and renamed modules of transformers.
 """
 

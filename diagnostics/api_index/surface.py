@@ -1,8 +1,8 @@
 """Look up modules, names, class members, signatures, routes, model types and serve options in the API of one release.
 
-Lookups follow re-exports, `import *`, submodules, base classes and a module's `__getattr__`. They continue in the
-companions, the APIs of other packages in releases that fit. The facts of a module map each name to its entry, a
-one-line text such as `def (self, a, b=)`.
+Lookups follow re-exports, `import *`, submodules, base classes and a module's `__getattr__`. Those of names and base
+classes continue in the companions, the APIs of other packages in releases that fit. The facts of a module map each name
+to its entry, a one-line text such as `def (self, a, b=)`.
 """
 
 from __future__ import annotations

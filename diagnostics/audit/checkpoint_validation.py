@@ -2,9 +2,9 @@
 
 No hub is contacted (HF_HUB_OFFLINE is set) and no Python code of the folder runs. Settings by which transformers would
 import a kernel are refused, and so are links and settings that lead to files outside of the folder (and, in the hub's
-cache, its blobs). A model must be complete, no adapter, and no larger than its files allow. Building it has limits of
-processor time and memory, and loading it one of memory, in the main thread (Linux). Problems become an AuditError in
-one line; a build that takes too long, a CpuLimitError. `checkpoint_tokenizer` loads the tokenizer.
+cache, its blobs). A model must be complete, no adapter, and no larger than its files allow. In the main thread (Linux),
+building it is limited in processor time and memory, and loading it in memory. Problems become an AuditError in one
+line; a check or a build that takes too long, a CpuLimitError. `checkpoint_tokenizer` loads the tokenizer.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 The logits of a whole batch would be the largest tensor of a training step. Here positions go through the output layer
 in chunks. The backward pass computes the logits of all chunks but the last again.
 
-If `can_share` accepts the model, equal prompts of a batch are computed once: their completions share the KV cache
-(`read_prompts`). `keys_and_values`, `cache_kwargs` and `output_cache` hide how releases of transformers name and store
-it.
+If `can_share` accepts the model, equal prompts of a batch are computed once: their completions get copies of the KV
+cache (`read_prompts`). `keys_and_values`, `cache_kwargs` and `output_cache` hide how releases of transformers name and
+store it.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ _ROTATIONS = ("default", "linear", "llama3", "yarn")
 
 
 def can_share(model: Any) -> bool:
-    """Return whether a group's prompt can be computed once and its KV cache shared by the completions."""
+    """Return whether a group's prompt can be computed once and its KV cache copied for the completions."""
     config = model.config
     rotation = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     return (

@@ -1,8 +1,8 @@
 """Define the trained policy: a causal language model with optional adapters, reference model and low-precision copy.
 
-The trained weights are in float32. Gradient checkpointing is optional. `Policy` computes log-probs with gradients
-(by DistributedDataParallel if there are several processes, in float32 only), yields the weights for engines in the
-engine's dtype, and returns and loads the trained parameters.
+The trained weights are in float32. Gradient checkpointing is optional. `Policy` computes log-probs with gradients,
+yields the weights for engines in the engine's dtype, and returns and loads the trained parameters. Several processes
+use DistributedDataParallel, and no low-precision copy.
 """
 
 from __future__ import annotations

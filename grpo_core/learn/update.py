@@ -1,4 +1,4 @@
-"""Update the policy on one rollout batch: accumulate gradients over micro-batches, then take AdamW steps.
+"""Update the policy on a batch: for each mini-batch, accumulate gradients over micro-batches and take one AdamW step.
 
 `Updater` also schedules the learning rate, saves and restores AdamW's state, and computes metrics such as loss, KL,
 entropy and the mismatch between the log-probs of trainer and engine. Its `compute_gradients` serves the replay. Each

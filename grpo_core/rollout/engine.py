@@ -39,8 +39,8 @@ class Capabilities:
     Attributes:
         seeds: A request's seed decides what is sampled for it, whatever else is in the batch.
         fingerprint: The engine can hash the weights it holds, by the trainer's own names.
-        sleep: The engine can free the memory of its weights by `sleep`, and allocate it again by `wake`, after which
-            `update_weights` must follow. Both calls may be repeated.
+        sleep: The engine also has the methods `sleep`, which frees the memory of its weights, and `wake`, which
+            allocates it again; `update_weights` must follow. Both calls may be repeated.
         update: `update_weights` works.
         truncation: The engine applies top_p, top_k, min_p and repetition_penalty.
         why_not: For each of these that the engine lacks, the reason in one sentence.

@@ -92,7 +92,7 @@ class Ending:
     Args:
         kind: `assertion` or `exception` for a failure of upstream's code; `invariant` for a failure of our checks.
         text: The statement that failed, the name of the exception, or the name of the invariant.
-        detail: Further information in one line.
+        detail: Further information; one line, except for an assertion whose message has several.
         path: Upstream's file as in its wheel; "" for an invariant.
         line: Line in the file.
         function: Function that contains the line.
@@ -113,7 +113,7 @@ class Ending:
         return (self.kind, self.text, self.path, self.function)
 
     def describe(self) -> str:
-        """Return the ending in one line, with its location."""
+        """Return the ending with its location; one line, unless `detail` has several."""
         place = f"{self.path}:{self.line} in {self.function}: " if self.path else "broken invariant: "
         return place + self.text + (f" ({self.detail})" if self.detail else "")
 

@@ -146,7 +146,7 @@ def _computed_too_far(engine: V1Engine) -> Iterator[str]:
 
 
 def _miscounted_in_flight_tokens(engine: V1Engine) -> Iterator[str]:
-    """Yield requests whose count of scheduled, not yet returned tokens is wrong."""
+    """Yield requests with a wrong count of tokens in flight, or a negative one of placeholders or stale tokens."""
     flying = Counter[str]()
     for scheduled, _ in engine.in_flight:
         flying.update(scheduled.num_scheduled_tokens)

@@ -1,8 +1,8 @@
-"""Reproduce log-probs of different distributions in engine and trainer, on vLLM's whole unmodified engine.
+"""Reproduce failures in which engine and trainer use different distributions, on vLLM's whole unmodified engine.
 
 The model is tiny. The causes are log-probs reported without the sampling temperature (NUM001), top-p that the trainer
-does not apply (NUM002), defaults in the model's folder (NUM003), another rotary embedding (NUM043), and a temperature
-or a presence penalty that the trainer does not apply (NUM049).
+does not apply (NUM002), defaults in the model's folder (NUM003), another base of the rotary embedding (NUM043), and a
+temperature or a presence penalty that the trainer does not apply (NUM049).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A process or a file system that does not answer neither blocks a command nor counts as checked."""
+"""Files of a process whose memory is locked block neither `hang` nor `doctor`, and do not count as read.
+
+A call that does not end in time gives its default. Only a few modules name files that can block.
+"""
 
 import re
 import threading

@@ -1,7 +1,7 @@
-"""`lint` reports an error for the ms-swift arguments that the release refuses, and for no others that were run.
+"""`lint` reports an error for each recorded command line that ms-swift refuses, and for none that it accepts.
 
-diagnostics/data/swift.json records the runs, which stop after ms-swift's argument classes. REFUSED_LATER lists cases
-that these classes accept and the trainer refuses later; `lint` reports them too.
+The runs in diagnostics/data/swift.json stop after ms-swift's argument classes. Cases of REFUSED_LATER, which these
+classes accept, count as refused, because the trainer refuses them later.
 """
 
 import json

@@ -55,7 +55,7 @@ def test_sighup_is_forwarded_to_the_child():
 def test_recorded_process_group_is_killed_once(tmp_path, monkeypatch):
     """A recorded group is killed once; another process with the same id has another start time and is left alone.
 
-    So are our own group, 1 (for `killpg` these are all processes), and programs that do not work in the store.
+    So are our own group, 1 (for `killpg` these are all processes), and programs whose working folder is elsewhere.
     """
     record, fifo = tmp_path / "group.json", tmp_path / "fifo"
     child, outside = (process.start(["sleep", "600"], cwd=folder) for folder in (tmp_path, "/"))

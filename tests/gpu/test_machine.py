@@ -1,4 +1,4 @@
-"""On a machine with a GPU, doctor checks it and its facts match the driver's; hang and audit find injected faults."""
+"""On a machine with a GPU, doctor checks it and reports what nvidia-smi does; hang and audit find injected faults."""
 
 from __future__ import annotations
 

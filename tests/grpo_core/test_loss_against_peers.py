@@ -1,6 +1,7 @@
 """grpo_core's loss, its gradient and advantages equal those of verl, OpenRLHF and ms-swift, up to rounding.
 
-Both get the same tensors. The comparison runs in the peers' environment (GRPO_DOCTOR_PEERS), or is skipped without it.
+grpo_core and the peer get the same tensors. The comparison runs in the peers' environment (GRPO_DOCTOR_PEERS), or is
+skipped without it.
 """
 
 import json

@@ -1,4 +1,8 @@
-"""The client of vLLM's server works with the real `vllm serve` and `trl vllm-serve` of a cell."""
+"""The client of vLLM's server samples from a real `vllm serve` and `trl vllm-serve`, and updates their weights.
+
+It passes the conformance suite, and a run trains with it. It detects refused requests and weights of another client.
+The servers run in the environment of the matrix cell CELL.
+"""
 
 from __future__ import annotations
 

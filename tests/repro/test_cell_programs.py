@@ -1,6 +1,7 @@
 """The matrix's cell programs judge trainers, engines and parsers, locate failures, and escape their output.
 
-They remove temporary files. The environment of a whole engine fits its release of vLLM.
+They remove temporary files. A mode that TRL lacks has its reason. The variable that binds the threads of a whole vLLM
+engine fits the release.
 """
 
 from __future__ import annotations

@@ -27,7 +27,10 @@ def hang(_mitigation):
 
 
 def escape(_mitigation):
-    """Leave a process in another session, so that killing the attempt's process group does not end it."""
+    """Start a process in another session, which killing the attempt's process group does not end, and wait for it.
+
+    With TOY_RETURNS, end with exit code 5 instead of waiting.
+    """
     writer = os.open(os.environ["TOY_FIFO"], os.O_WRONLY)
     program = "import os, threading; os.setsid(); print('out', flush=True); threading.Event().wait()"
     command = [sys.executable, "-S", "-c", program]

@@ -107,7 +107,8 @@ def check_replicas(server: Server, ids: Sequence[int], exact: Any, floor: float,
         ids: A short sequence.
         exact: Log-probs computed with the weights that the engine has; None to compare the answers with each other.
         floor: Difference that rounding alone causes.
-        alarm: Fault threshold: a larger difference is a fault.
+        alarm: Smallest fault threshold. The threshold is at least twice the best answer's difference, and a fault needs
+            answers that differ by half of `alarm`.
     """
     import torch
 

@@ -1,9 +1,9 @@
 """Find tensors that a weight update left out, so that the engine still has another checkpoint's values (P4).
 
 The tensors are examined in at most 12 groups: embedding, layers, head. The engine's log-prob difference is regressed on
-the separate effect of each group. The found groups are replaced by the other checkpoint's, and the log-probs of this
-mix are compared again. If this does not explain the difference, the tensors of the two most similar groups are examined
-one by one, except for a large model.
+the separate effect of each group. A mix of both checkpoints, with the found groups from the other one, is compared
+again. If it does not explain the difference, the tensors of the two groups whose effect is most similar to the
+difference are examined one by one, except for a large model.
 """
 
 from __future__ import annotations

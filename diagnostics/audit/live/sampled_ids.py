@@ -3,8 +3,8 @@
 `check_ids` finds greedy sampling, one seed for all samples, and ids sampled at another temperature. Raw log-probs are
 those before temperature and truncation, vLLM's default. With them, only the sampled ids show the temperature. Sampled
 ids can prove a fault, but not that the sampling is clean: `make_undecided_if_raw` makes a clean result undecided if the
-log-probs may be raw. If log-probs fit temperature 1, they are raw or the engine samples at 1: `replace_refuted_results`
-decides which.
+log-probs may be raw. Log-probs that fit temperature 1 have two explanations: they are raw, or the engine samples at 1.
+`replace_refuted_results` decides by the server's logprobs_mode or the sampled ids.
 """
 
 from __future__ import annotations

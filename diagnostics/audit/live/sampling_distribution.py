@@ -2,8 +2,8 @@
 
 `Observed` has sampled tokens (`Completion`) with a reference model's logits; its methods take the parameters
 (`Sampling`). The order is vLLM's: penalties, temperature, min-p, top-k, top-p. The log-prob is renormalised over the
-remaining tokens. Of a vocabulary above 8192 ids, 4096 logits are kept: those of ids in the prompt or sample, and the
-likeliest. The rest is averaged in bins.
+remaining tokens. If the vocabulary has more than 8192 ids, 4096 logits of each position are kept (the ids in the prompt
+or sample, then the likeliest), and the others are averaged in bins.
 """
 
 from __future__ import annotations

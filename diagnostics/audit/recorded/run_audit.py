@@ -59,7 +59,7 @@ def audit_run(path: Path, reward: str = "") -> Audit:
 
     Raises:
         AuditError: There is no such file or folder, it has no run artifacts, or the reward function cannot be loaded.
-        CpuLimitError: The checks take too much processor time.
+        CpuLimitError: Finding what the files are, or the checks, takes too much processor time.
     """
     began = time.monotonic()
     if not path.exists():
@@ -134,9 +134,10 @@ def read_metrics(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSe
 
 
 def _walk(root: Path, unread: run_data.UnreadInputs) -> Iterator[Path]:
-    """Yield the files below a folder, at most 50,000, from 8 levels of folders; deeper ones are listed as unread.
+    """Yield the files below a folder, from 8 levels; the first deeper folder in each folder is listed as unread.
 
-    Hidden folders are skipped without a note; links to folders, or to files outside of the root, are not followed.
+    At most 50,000 files and folders are counted. Hidden folders are skipped without a note; links to folders, or to
+    files outside of the root, are not followed.
     """
     count, inside = 0, os.path.realpath(root)
 

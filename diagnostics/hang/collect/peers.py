@@ -1,8 +1,9 @@
 """Find the processes at the other ends of a job's sockets and pipes, and those that hold its file locks.
 
-`Host` reads the descriptors and sockets of the whole host. `connected_processes` follows TCP connections of the chosen
-processes, `possible_blockers` the pipes, unix sockets and locks that observed processes wait for. `sockets_of` and
-`file_locks` return the sockets and locks of observed processes.
+`Host` reads the descriptors and sockets of the whole host. `connected_processes` finds Python processes that TCP
+connects with those that the user chose. `possible_blockers` finds processes with a pipe, unix socket or lock for which
+an observed process, one of the snapshot, may wait. `sockets_of` and `file_locks` return the sockets and locks of
+observed processes.
 """
 
 from __future__ import annotations

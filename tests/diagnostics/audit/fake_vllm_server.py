@@ -29,7 +29,7 @@ class ServerFaults:
     Attributes:
         sampling: Sampling parameters that override those of the request.
         bias: A token id, and the number that is added to its logit.
-        raw: Reported log-probs ignore temperature and truncation.
+        raw: Reported log-probs are those of the unchanged logits, without bias, penalties, temperature and truncation.
         shift: Log-probs are shifted by this many positions.
         greedy: Every sampled token is the likeliest.
         one_seed: All samples of a prompt use the same seed, so that they are equal.

@@ -1,6 +1,7 @@
 """`Observed` computes the same distribution as the fake server.
 
-If it stores only the likeliest ids of a large vocabulary, its log-probs stay within 0.002 of those with all ids.
+If it stores only the likeliest ids of a large vocabulary, its log-probs stay within 0.002 of those with all ids, where
+both are finite.
 """
 
 import random

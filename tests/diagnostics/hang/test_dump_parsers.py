@@ -1,7 +1,9 @@
 """`hang` parses dumps of py-spy, pystack, gdb, Ray, faulthandler, NCCL and PyTorch's flight recorder, and bundles.
 
-Bundles, which `hang --save` writes, are redacted. Hostile pickles and other files are refused. Hostile dumps are parsed
-in limited time; processes and threads beyond limits are reported, and the edges between ranks are limited.
+A traceback counts as a stack if it ends in KeyboardInterrupt. Interleaved lines are separated by rank. Files without a
+dump are named. Bundles, which `hang --save` writes, are redacted. Hostile pickles and other files are refused. Hostile
+dumps are parsed in limited time. Processes and threads beyond limits are reported, and the graph of waiting ranks has a
+limited number of edges.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """In a cell, run the same requests on vLLM's whole `LLM` and on the driver of its V0 scheduler, for comparison.
 
-The whole engine runs through three interfaces of vLLM: a platform plugin (in 0.6 its CPU device), an executor class,
-and the model registry. Only the forward pass is simulated. The program prints one JSON document with the results of
-both sides for each workload, or with the error if `LLM` cannot be imported. The assertions are in
+Only the forward pass of the whole engine is simulated: by a platform plugin (in 0.6 vLLM's CPU device), an executor
+class and a registered stub model. The program prints one JSON document with the results of both sides for each
+workload, or with the error if `LLM` cannot be imported. The assertions are in
 tests/repro/test_driver_against_engine.py, which runs outside of the cell.
 """
 
