@@ -19,8 +19,8 @@ from diagnostics.catalog import model
 from diagnostics.lint import rules
 from diagnostics.matrix.layers import LAYERS
 from repro.issues import REPROS
-from tests import result_tables
-from tests.result_tables import markdown_table
+from tests import documentation_parts
+from tests.documentation_parts import markdown_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,7 +115,7 @@ def import_contracts() -> str:
 
 PARTS = {
     "codes": code_tables, "rules": rule_table, "values": allowed_values, "layers": layer_table,
-    "contracts": import_contracts, **result_tables.PARTS,
+    "contracts": import_contracts, **documentation_parts.PARTS,
 }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ To build it: `packages` lists the packages to read, `archives` reads their wheel
 safely, `extract` lists the names that a file defines, `uses` the names that it takes from other packages, and `build`
 writes one file per package to `diagnostics/data/api/`.
 
-To look up: `store` reads these files, `surface` finds names, members and parameters in one release, `options` the
+To look up: `store` reads these files, `release_api` finds names, members and parameters in one release, `options` the
 options of its commands. `compare` checks the uses of one release against the names of another, `rules` adds behaviour
 that names do not show, and `query` ranks pairs of releases.
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 from diagnostics.api_index import query, store
 from diagnostics.api_index.packages import EXTENDED_CLASSES, PACKAGES
 from diagnostics.api_index.query import Release
-from diagnostics.api_index.surface import Surface
+from diagnostics.api_index.release_api import ReleaseApi
 from diagnostics.api_index.uses import Use
 
 # Packages whose classes others extend.
@@ -75,10 +75,10 @@ def outermost_definition(use: Use, package: str) -> tuple[Use, str]:
 
 def _definitions(use: Use, release: Release) -> Iterator[tuple[Use, str]]:
     """Yield (use, package) for each class that defines a member or a called method, from the class to its bases."""
-    surface = query.surface_with_companions(release)
-    definition = surface.find(use.module, use.name)
-    for item in surface.class_and_bases(definition) if definition else ():
-        members = surface.own_members(item) if item else {}
+    api = query.api_with_companions(release)
+    definition = api.find(use.module, use.name)
+    for item in api.class_and_bases(definition) if definition else ():
+        members = api.own_members(item) if item else {}
         if item and use.path[0] in members:
             owner = query.package_of(item.module.partition(".")[0])
             yield replace(use, module=item.module, name=item.name), owner
@@ -140,8 +140,8 @@ def find_namesake(use: Use, provider: str) -> str:
         for module in index.find_name(use.name):
             places = [*_releases_with_class(index, module, use.name)]
             if places and (is_attribute or f"{use.name}.{use.path[0]}" in index.packed(module)):
-                surface = query.surface_with_companions(Release(package, index.releases[max(places)]))
-                if not _extends_namesake(surface, module, use.name):
+                api = query.api_with_companions(Release(package, index.releases[max(places)]))
+                if not _extends_namesake(api, module, use.name):
                     found.append(package)
                     break
     return " or ".join(found)
@@ -160,22 +160,22 @@ def _find_module(package: str, owner: str, method: str) -> str:
     defined = {module: places for module, places in classes if places}
     with_method = [module for module in defined if method and f"{owner}.{method}" in index.packed(module)]
     defined = {module: defined[module] for module in with_method or defined}
-    surfaces = [query.surface_of(Release(package, version)) for version in index.releases if defined]
+    apis = [query.api_of(Release(package, version)) for version in index.releases if defined]
     bases = {
         module: places
         for module, places in defined.items()
-        if not _extends_namesake(surfaces[max(places)], module, owner)
+        if not _extends_namesake(apis[max(places)], module, owner)
     }
     numbers = [number for places in bases.values() for number in places]
     if not numbers or len(numbers) > len(set(numbers)):
         return ""
-    return max(sorted(bases), key=lambda module: sum(bool(item.find(module, owner)) for item in surfaces))
+    return max(sorted(bases), key=lambda module: sum(bool(item.find(module, owner)) for item in apis))
 
 
-def _extends_namesake(surface: Surface, module: str, owner: str) -> bool:
+def _extends_namesake(api: ReleaseApi, module: str, owner: str) -> bool:
     """Return whether a class inherits from a class of the same name."""
-    definition = surface.find(module, owner)
-    classes = surface.class_and_bases(definition) if definition else ()
+    definition = api.find(module, owner)
+    classes = api.class_and_bases(definition) if definition else ()
     return any(item and item.name == owner for item in classes if item != definition)
 
 
@@ -196,7 +196,7 @@ def _is_decided(package: str, use: Use, *, is_caller: bool) -> bool:
         return bool(found and (missing or undecided))
     if undecided or (found and missing):
         return bool(found and missing and not undecided)
-    surface = query.surface_of(Release(package, query.find_releases(package, "")[0]))
-    exported = surface.find(query.module_of(package), use.name)
+    api = query.api_of(Release(package, query.find_releases(package, "")[0]))
+    exported = api.find(query.module_of(package), use.name)
     is_long = use.kind == "argument" and use.name.strip("_").count("_") >= _LONG_NAME
     return bool(found or missing) and (is_caller or is_long or bool(exported and exported.is_class))

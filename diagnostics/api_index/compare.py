@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from packaging.version import Version
 
-from diagnostics.api_index.surface import Definition, Signature, Surface, parse_signature
+from diagnostics.api_index.release_api import Definition, ReleaseApi, Signature, parse_signature
 from diagnostics.api_index.uses import Use
 from diagnostics.versions import in_range
 
@@ -47,7 +47,7 @@ class Comparison:
 
 def compare(
     uses: Iterable[Use],
-    surface: Surface,
+    api: ReleaseApi,
     versions: Mapping[str, Version],
     own_routes: frozenset[str] = frozenset(),
 ) -> Comparison:
@@ -55,14 +55,14 @@ def compare(
 
     Args:
         uses: The uses of this package in the other package's source.
-        surface: The API of the release.
+        api: The API of the release.
         versions: Known releases by module name, including this release.
         own_routes: HTTP routes of the other package's own server, which its client uses instead.
     """
     reached = [
         use for use in uses if all(condition_holds(item, versions) is not False for item in use.conditions)
     ]
-    comparison, lookup = Comparison(), Lookup(surface, own_routes)
+    comparison, lookup = Comparison(), Lookup(api, own_routes)
     unique = [use for use in dict.fromkeys(reached) if use.kind != "arm"]
     problems = {use: problem for use in unique if (problem := lookup.problem(use))}
     working = _working_tries(reached, problems)
@@ -105,7 +105,7 @@ def condition_holds(condition: str, versions: Mapping[str, Version]) -> bool | N
 class Lookup:
     """Looks uses up in the API of one release, and records those that could not be decided."""
 
-    surface: Surface
+    api: ReleaseApi
     own_routes: frozenset[str] = frozenset()
     unfollowed: list[tuple[Use, str]] = field(default_factory=list)
 
@@ -114,24 +114,24 @@ class Lookup:
 
         For a member or argument of a missing name it is empty, too, because the import of the name is the problem.
         """
-        surface = self.surface
+        api = self.api
         if use.kind == "route":
             if self.own_routes:
                 return "" if use.name in self.own_routes else f"TRL's own server has no route {use.name}"
-            return "" if surface.has_route(use.name) else f"vLLM's server has no route {use.name}"
+            return "" if api.has_route(use.name) else f"vLLM's server has no route {use.name}"
         if use.kind == "launch":
-            known = self.own_routes or surface.has_serve_option(use.name)
+            known = self.own_routes or api.has_serve_option(use.name)
             return "" if known else f"`vllm serve` takes no {use.name}"
         if use.kind in {"registered", "model_type"}:
-            known, name = surface.has_model_type(use.path[0]), f"model type {use.path[0]!r}"
+            known, name = api.has_model_type(use.path[0]), f"model type {use.path[0]!r}"
             if known == (use.kind == "model_type"):
                 return ""
             return f"transformers has the {name} itself" if known else f"transformers has no {name}"
-        definition = surface.find(use.module, use.name)
+        definition = api.find(use.module, use.name)
         if definition is None:
             if use.kind not in {"name", "patched"}:
                 return ""  # already reported for its import
-            has_module = surface.has_module(use.module)
+            has_module = api.has_module(use.module)
             return f"no {use.name} in {use.module}" if has_module else f"no module {use.module}"
         if use.kind == "argument":
             return self._argument(use, definition)
@@ -147,8 +147,8 @@ class Lookup:
         signature = self.signature(use, definition)
         if signature and signature.takes_others and use.name == "LLM" and not outer:
             # LLM passes unknown keywords on to EngineArgs, whose fields are the real signature.
-            arguments = self.surface.find(f"{self.surface.package}.engine.arg_utils", "EngineArgs")
-            more = self.surface.constructor(arguments) if arguments else signature
+            arguments = self.api.find(f"{self.api.package}.engine.arg_utils", "EngineArgs")
+            more = self.api.constructor(arguments) if arguments else signature
             signature = replace(more, names=signature.names | more.names)
         if signature is None or keyword in signature.names:
             return ""
@@ -180,30 +180,30 @@ class Lookup:
         if not definition.is_class:
             return None
         if len(use.path) > 1:
-            return self.surface.method_signature(definition, use.path[0])
-        return self.surface.constructor(definition)
+            return self.api.method_signature(definition, use.path[0])
+        return self.api.constructor(definition)
 
     def _attribute(self, use: Use, definition: Definition) -> str:
         """Return which attribute of a path is missing; '' if none is, or if the source does not show its type."""
-        surface, current, path, exact = self.surface, definition, list(use.path), True
+        api, current, path, exact = self.api, definition, list(use.path), True
         while current.kind == "module" and path:
-            inner = surface.find(current.module, path[0])
+            inner = api.find(current.module, path[0])
             if inner is None:
                 return f"no {path[0]} in {current.module}"
             current, path = inner, path[1:]
         while path and current.is_class:
-            members = surface.members(current)
+            members = api.members(current)
             exists = path[0] in members.names
             if not exists and exact and members.complete:
                 return f"{current.name} has no {path[0]}"
-            types = surface.attribute_types(current, path[0]) if exists and len(path) > 1 else []
+            types = api.attribute_types(current, path[0]) if exists and len(path) > 1 else []
             if not types:
                 if len(path) > 1 or not exists:
                     reached = f"{current.name}.{path[0]}" if exists else current.name
                     self.unfollowed.append((use, f"followed as far as {reached}"))
                 return ""
             # Of several possible types, one that has the next attribute.
-            matching = [item for item in types if path[1] in surface.members(item[0]).names]
+            matching = [item for item in types if path[1] in api.members(item[0]).names]
             (current, certain), path = (matching or types)[0], path[1:]
             exact = certain and len(types) == 1
         return ""

@@ -212,12 +212,12 @@ def _explain_option(form: ErrorForm, text: str, log: LoggedFacts) -> Explanation
 
 def _has_option(release: query.Release, name: str) -> bool:
     """Return whether a release has an option outside Megatron commands."""
-    options_of_all, surface = store.load(release.package).document("options"), query.surface_of(release)
+    options_of_all, api = store.load(release.package).document("options"), query.api_of(release)
     key, number = name.replace("-", "_"), query.release_number(release)
     if number < 0 or key not in options_of_all:
         return False
     # The names of vLLM's sampling parameters and environment variables are no options of `vllm serve`.
-    is_served = release.package != "vllm" or surface.has_serve_option(f"--{key}")
+    is_served = release.package != "vllm" or api.has_serve_option(f"--{key}")
     return is_served and store.UnpackedValues(options_of_all, number).get(key) == ""
 
 
@@ -367,11 +367,11 @@ def _failing_releases(use: Use, provider: str, without: set[str], oldest: str) -
     if not use.name:
         return tuple(versions)
     owner = "" if use.kind == "name" else use.name
-    surfaces = ((version, query.surface_of(query.Release(provider, version))) for version in versions)
+    apis = ((version, query.api_of(query.Release(provider, version))) for version in versions)
     return tuple(
         version
-        for version, surface in surfaces
-        if (surface.find(use.module, owner) if owner else surface.has_module(use.module))
+        for version, api in apis
+        if (api.find(use.module, owner) if owner else api.has_module(use.module))
     )
 
 
@@ -471,9 +471,9 @@ def _releases_for_incomplete_call(
 
 def _required_arguments(use: Use, provider: str, version: str) -> set[str] | None:
     """Return the arguments that a release requires in a call; None if its source does not show them."""
-    surface = query.surface_with_companions(query.Release(provider, version))
-    definition = surface.find(use.module, use.name)
-    signature = Lookup(surface).signature(use, definition) if definition else None
+    api = query.api_with_companions(query.Release(provider, version))
+    definition = api.find(use.module, use.name)
+    signature = Lookup(api).signature(use, definition) if definition else None
     return set(signature.required) if signature else None
 
 
@@ -493,11 +493,11 @@ def _is_of_several_packages(use: Use) -> bool:
 def _definition_module(use: Use, releases: NameReleases) -> tuple[str, bool, bool]:
     """Return the module that a name comes from, whether it is the provider's own, and whether it has a condition."""
     version = releases.installed if releases.installed in releases.having else releases.having[-1]
-    surface = query.surface_of(query.Release(releases.package, version))
-    definition = surface.find(use.module, use.name)
+    api = query.api_of(query.Release(releases.package, version))
+    definition = api.find(use.module, use.name)
     if definition is None:
         return use.module, True, False
-    is_conditional = surface.facts(use.module).get(use.name, "").startswith("?")
+    is_conditional = api.facts(use.module).get(use.name, "").startswith("?")
     # A name for another package's object may be set only if that package is installed.
     value = re.match(r"value = (\w+)\.", definition.entry)
     return (value[1], False, True) if value else (definition.module, True, is_conditional)

@@ -19,7 +19,7 @@ from diagnostics.api_index.guards import CALL, SET, Guard
 from diagnostics.api_index.options import enum_members, guards_of
 from diagnostics.api_index.packages import PACKAGES, Component
 from diagnostics.api_index.query import Release
-from diagnostics.api_index.surface import Definition, Surface
+from diagnostics.api_index.release_api import Definition, ReleaseApi
 
 # The last two are called by vLLM's server and by ms-swift's Megatron trainer.
 _START = ("__post_init__", "__init__", "create_engine_config", "init_model_args")
@@ -58,7 +58,7 @@ class PlacedGuard:
         owner, _, member = name.partition(".")
         if not owner[:1].isupper():
             return None
-        return enum_members(query.surface_of(self.release), self.module, owner).get(member)
+        return enum_members(query.api_of(self.release), self.module, owner).get(member)
 
 
 def is_in_all_companions(placed: PlacedGuard, release: Release) -> bool:
@@ -80,18 +80,18 @@ def start_guards(release: Release) -> tuple[PlacedGuard, ...]:
     """Return at most 2000 guards of a release that a run reaches: of its options, main program and components."""
     base = replace(release, command="")
     settings, companions = PACKAGES[release.package], query.contemporaries_of(base)
-    surface = query.surface_of(base, *companions)
+    api = query.api_of(base, *companions)
     releases = {query.module_of(item.package): item for item in (base, *companions)}
     sources = settings.option_sources(release.command)
     classes = [(*source.split(":"), "") for source in sources if ":" in source]
     guards: list[PlacedGuard] = []
-    for module, name, prefix in (*classes, *_config_classes(surface, sources)):
-        if definition := surface.find(module, name):
-            guards += _ClassReader(surface, releases, definition, prefix).read()
-            for owner in _field_owners(surface, definition):
-                placed = _ClassReader(surface, releases, owner, "").read()
+    for module, name, prefix in (*classes, *_config_classes(api, sources)):
+        if definition := api.find(module, name):
+            guards += _ClassReader(api, releases, definition, prefix).read()
+            for owner in _field_owners(api, definition):
+                placed = _ClassReader(api, releases, owner, "").read()
                 guards += [replace(item, only_set=True) for item in placed]
-    modules = list(surface.source.modules())
+    modules = list(api.source.modules())
     programs = [source for source in sources if "/" not in source and source in modules]
     if not programs and not release.command:
         programs = [*filter(re.compile(settings.guarding).fullmatch, modules)]
@@ -115,10 +115,10 @@ def start_guards(release: Release) -> tuple[PlacedGuard, ...]:
     return tuple(guards[:_MOST_GUARDS])
 
 
-def _config_classes(surface: Surface, files: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
+def _config_classes(api: ReleaseApi, files: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
     """Yield (module, class, prefix) of the config classes that Hydra creates for a part of the config."""
     for file in files:
-        facts = surface.facts(file)
+        facts = api.facts(file)
         for key in facts:
             target = facts[key].removeprefix("field = ") if key.endswith(_TARGET) else ""
             module, _, name = target.rpartition(".")
@@ -128,11 +128,11 @@ def _config_classes(surface: Surface, files: tuple[str, ...]) -> Iterator[tuple[
             return
 
 
-def _field_owners(surface: Surface, definition: Definition) -> Iterator[Definition]:
+def _field_owners(api: ReleaseApi, definition: Definition) -> Iterator[Definition]:
     """Yield the classes from whose fields options take their defaults, as vLLM's EngineArgs from ParallelConfig."""
-    matches = (_FIELD_OF.search(entry) for entry in surface.own_members(definition).values())
+    matches = (_FIELD_OF.search(entry) for entry in api.own_members(definition).values())
     for name in dict.fromkeys(match[1] for match in matches if match):
-        if owner := surface.find(definition.module, name):
+        if owner := api.find(definition.module, name):
             yield owner
 
 
@@ -140,10 +140,10 @@ class _ClassReader:
     """Reads the guards that run when an object of a class is made, following calls of its own methods."""
 
     def __init__(
-        self, surface: Surface, releases: Mapping[str, Release], definition: Definition, prefix: str
+        self, api: ReleaseApi, releases: Mapping[str, Release], definition: Definition, prefix: str
     ) -> None:
-        self._surface, self._releases, self._prefix = surface, releases, prefix
-        self._classes = [item for item in surface.class_and_bases(definition) if item]
+        self._api, self._releases, self._prefix = api, releases, prefix
+        self._classes = [item for item in api.class_and_bases(definition) if item]
         self._done: set[tuple[int, str]] = set()
 
     def read(self) -> Iterator[PlacedGuard]:
@@ -174,7 +174,7 @@ class _ClassReader:
         places = (
             number
             for number, item in enumerate(self._classes)
-            if number >= first and f"{item.name}.{method}" in self._surface.facts(item.module)
+            if number >= first and f"{item.name}.{method}" in self._api.facts(item.module)
         )
         number = next(places, -1)
         if number < 0 or (number, method) in self._done:

@@ -22,7 +22,7 @@ from diagnostics.api_index.extract import Facts
 from diagnostics.api_index.guards import REGISTERED, Guard
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.query import Release
-from diagnostics.api_index.surface import Definition, Surface, parse_signature
+from diagnostics.api_index.release_api import Definition, ReleaseApi, parse_signature
 
 _FLAG_TYPES = {"flag": "bool", "argparse.BooleanOptionalAction": "bool"}
 _NEWEST = 1
@@ -93,7 +93,7 @@ def registered_names(release: Release, option: str) -> tuple[str, ...]:
     """Return the choices that a release registers for an option, or else its choices in packages.toml, if any."""
     settings = PACKAGES[release.package]
     registries = settings.registries.get(option, ())
-    modules = _surface(release).source.modules() if registries else ()
+    modules = _api(release).source.modules() if registries else ()
     matching = filter(re.compile(settings.registering).fullmatch, modules)
     guards = (item for module in matching for item in guards_of(release, module))
     names = (item.message for item in guards if item.exception == REGISTERED and item.function in registries)
@@ -110,14 +110,14 @@ def guards_of(release: Release, module: str) -> list[Guard]:
 
 def _declared_choices(release: Release, option: str, companion: int = 0) -> tuple[str, ...]:
     """Return the declared choices of an option, or those that its annotation allows."""
-    surface = _surface(release, companion)
+    api = _api(release, companion)
     definition, entry = _declaration(release, option, companion)
     if definition is None or " choices " in entry:
         return _listed_choices(entry)
     annotation = re.split(r" = | (?:aliases|alias|deprecated) ", entry.removeprefix("field "))[0]
     # vLLM before 0.9 lists the choices where it adds the field's option to the parser.
-    added = surface.facts(definition.module).get(f"--{option.replace('_', '-')}", "")
-    return _annotation_choices(surface, definition.module, annotation) or _listed_choices(added)
+    added = api.facts(definition.module).get(f"--{option.replace('_', '-')}", "")
+    return _annotation_choices(api, definition.module, annotation) or _listed_choices(added)
 
 
 def _listed_choices(entry: str) -> tuple[str, ...]:
@@ -126,7 +126,7 @@ def _listed_choices(entry: str) -> tuple[str, ...]:
 
 @cache
 def command_options(release: Release) -> frozenset[str]:
-    """Return the options of a command, with those of its companions (see `_surface`); empty if some are unknown.
+    """Return the options of a command, with those of its companions (see `_api`); empty if some are unknown.
 
     >>> "packing" in command_options(Release("trl", "1.16.0", "sft")), command_options(Release("trl", "1.16.0", "chat"))
     (True, frozenset())
@@ -136,13 +136,13 @@ def command_options(release: Release) -> frozenset[str]:
         source.partition(":")[::2] for source in PACKAGES[release.package].option_sources(release.command)
     ]
     for companion, (module, name) in itertools.product((0, -1, _NEWEST), sources):
-        surface = _surface(release, companion)
-        facts, definition = surface.facts(module), surface.find(module, name) if name else None
-        classes = [*surface.class_and_bases(definition)] if definition else []
+        api = _api(release, companion)
+        facts, definition = api.facts(module), api.find(module, name) if name else None
+        classes = [*api.class_and_bases(definition)] if definition else []
         if None in classes or any(key.startswith("group:") for key in facts):
             return frozenset()  # a base class, or a part of the config, is not known
         names |= {key.removeprefix("--") for key in facts if not name and (key[:2] == "--" or "/" in module)}
-        members = (pair for item in classes if item for pair in surface.own_members(item).items())
+        members = (pair for item in classes if item for pair in api.own_members(item).items())
         names |= {member for member, entry in members if entry.startswith("field ") and member[0] != "_"}
     return frozenset(names)
 
@@ -226,11 +226,11 @@ def declared_default(release: Release, option: str) -> object:
             pass
         # vLLM's arguments take their defaults from the fields of its config classes.
         owner, _, field = text.partition(".")
-        surface = _surface(release)
-        target = surface.find(definition.module, owner) if definition and field else None
+        api = _api(release)
+        target = api.find(definition.module, owner) if definition and field else None
         if target is None or not target.is_class:
             break
-        definition, entry = target, surface.facts(target.module).get(f"{target.name}.{field}", "")
+        definition, entry = target, api.facts(target.module).get(f"{target.name}.{field}", "")
     return ...
 
 
@@ -245,61 +245,61 @@ def _declaration(release: Release, option: str, companion: int = 0) -> tuple[Def
     """Return (class, entry) of an option; the class is None for argparse and YAML, the entry "" if not declared."""
     if release.package not in PACKAGES:
         return None, ""
-    surface = _surface(release, companion)
+    api = _api(release, companion)
     for source in PACKAGES[release.package].option_sources(release.command):
         module, _, name = source.partition(":")
         if not name:
-            facts = surface.facts(module)
+            facts = api.facts(module)
             if entry := facts.get(f"--{option}") or facts.get(option, ""):
                 return None, entry.lstrip("?")
-        definition = surface.find(module, name) if name else None
-        for item in surface.class_and_bases(definition) if definition else ():
-            entry = surface.facts(item.module).get(f"{item.name}.{option}", "") if item else ""
+        definition = api.find(module, name) if name else None
+        for item in api.class_and_bases(definition) if definition else ():
+            entry = api.facts(item.module).get(f"{item.name}.{option}", "") if item else ""
             if item and entry.startswith("field "):
                 return item, entry
     return None, ""
 
 
 @cache
-def _surface(release: Release, companion: int = 0) -> Surface:
+def _api(release: Release, companion: int = 0) -> ReleaseApi:
     """Return the API of a release, with the newest companions of its time, the oldest (-1) or the newest (1).
 
     Companions are releases of the packages whose classes this package's classes extend (`query.companions_of`).
     """
     release = replace(release, command="")
     companions = query.companions_of(release, companion) if companion else query.contemporaries_of(release)
-    return query.surface_of(release, *companions)
+    return query.api_of(release, *companions)
 
 
-def _annotation_choices(surface: Surface, module: str, annotation: str, depth: int = 0) -> tuple[str, ...]:
+def _annotation_choices(api: ReleaseApi, module: str, annotation: str, depth: int = 0) -> tuple[str, ...]:
     """Return the choices that an annotation allows; `Literal[…] | str` allows any value."""
     values: list[str] = []
     parts = [part for part in _annotation_parts(annotation) if ast.unparse(part) != "None"]
     # transformers' parser converts `Enum | str` to the Enum.
     if len(parts) == 2 and ast.unparse(parts[1]) == "str":
-        return tuple(enum_members(surface, module, ast.unparse(parts[0])).values())
+        return tuple(enum_members(api, module, ast.unparse(parts[0])).values())
     for part in parts:
         text = ast.unparse(part)
         if isinstance(part, ast.Subscript) and text.partition("[")[0].rpartition(".")[2] == "Literal":
             values += _literals(ast.unparse(part.slice))
             continue
-        target = surface.find(module, text) if text.isidentifier() and depth < 3 else None
+        target = api.find(module, text) if text.isidentifier() and depth < 3 else None
         if target is None or not target.entry.startswith("value "):
             return ()
         alias = target.entry.removeprefix("value ").lstrip("= ")
-        inner = _annotation_choices(surface, target.module, alias, depth + 1)
+        inner = _annotation_choices(api, target.module, alias, depth + 1)
         if not inner:
             return ()
         values += inner
     return tuple(dict.fromkeys(values))
 
 
-def enum_members(surface: Surface, module: str, name: str) -> dict[str, str]:
+def enum_members(api: ReleaseApi, module: str, name: str) -> dict[str, str]:
     """Return the members of an Enum with their values, if these are texts; empty if the name is not an Enum."""
-    definition = surface.find(module, name)
+    definition = api.find(module, name)
     if definition is None or not re.match(r"class .*Enum", definition.entry):
         return {}
-    members = surface.own_members(definition).items()
+    members = api.own_members(definition).items()
     return {
         member: _literals(entry.removeprefix("value "))[0]
         for member, entry in members

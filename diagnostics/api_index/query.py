@@ -23,8 +23,8 @@ from diagnostics import UserError, compat_table
 from diagnostics.api_index import store
 from diagnostics.api_index.compare import Comparison, Lookup, MissingUse, compare
 from diagnostics.api_index.packages import PACKAGES
+from diagnostics.api_index.release_api import Definition, IndexedFacts, ReleaseApi
 from diagnostics.api_index.rules import broken_rules, is_needed_by_grpo
-from diagnostics.api_index.surface import Definition, IndexedFacts, Surface
 from diagnostics.api_index.uses import Use
 from diagnostics.output import release_pairs
 from diagnostics.versions import in_range, parse_version
@@ -187,12 +187,12 @@ def parse_release(text: str, packages: Iterable[str]) -> Release:
 
 
 @cache
-def surface_of(release: Release, *companions: Release) -> Surface:
+def api_of(release: Release, *companions: Release) -> ReleaseApi:
     """Return the API of a release, with companions for its base classes; it has no names if it is not indexed."""
     number = release_number(release)
     index = store.load(release.package if number >= 0 else "")
-    surfaces = {module_of(item.package): surface_of(item) for item in companions}
-    return Surface(IndexedFacts(index, max(number, 0)), module_of(release.package), surfaces)
+    apis = {module_of(item.package): api_of(item) for item in companions}
+    return ReleaseApi(IndexedFacts(index, max(number, 0)), module_of(release.package), apis)
 
 
 def module_of(package: str) -> str:
@@ -241,7 +241,7 @@ def compare_names(
         None if the provider's release or the user's uses of it are not indexed, or if only some kinds of the user's
         uses are recorded and none of them is missing.
     """
-    surface, uses = surface_of(provider), uses_of(user, provider.package)
+    api, uses = api_of(provider), uses_of(user, provider.package)
     if release_number(provider) < 0 or uses is None:
         return None
     compared = [
@@ -252,9 +252,9 @@ def compare_names(
     ]
     versions = {**(other_versions or {}), module_of(provider.package): Version(provider.version)}
     # TRL's own server, up to 1.10.
-    own = surface_of(user).facts("trl.scripts.vllm_serve") if with_server else ()
+    own = api_of(user).facts("trl.scripts.vllm_serve") if with_server else ()
     own_routes = frozenset(name.removeprefix("route:") for name in own if name.startswith("route:"))
-    comparison = compare(compared, surface, versions, own_routes)
+    comparison = compare(compared, api, versions, own_routes)
     comparison.missing = [
         item
         for item in comparison.missing
@@ -277,9 +277,9 @@ def _exists(package: str, use: Use) -> bool:
 
 def has_name(release: Release, use: Use) -> bool:
     """Return whether a release satisfies a use, as far as its source shows; False if it is not in the index."""
-    surface = surface_of(release)
-    is_found = use.kind in {"route", "launch"} or surface.find(use.module, use.name)
-    return bool(is_found) and not Lookup(surface).problem(use)
+    api = api_of(release)
+    is_found = use.kind in {"route", "launch"} or api.find(use.module, use.name)
+    return bool(is_found) and not Lookup(api).problem(use)
 
 
 @lru_cache(1024)
@@ -291,14 +291,14 @@ def releases_with(package: str, use: Use) -> tuple[list[str], list[str], list[st
     """
     results: tuple[list[str], list[str], list[str]] = [], [], []
     for version in reversed(find_releases(package, "")):
-        surface = surface_with_companions(Release(package, version))
-        definition, lookup = surface.find(use.module, use.name), Lookup(surface)
-        if use.path and (definition is None or not _defines_method(surface, definition, use)):
+        api = api_with_companions(Release(package, version))
+        definition, lookup = api.find(use.module, use.name), Lookup(api)
+        if use.path and (definition is None or not _defines_method(api, definition, use)):
             continue
         problem = lookup.problem(use)
         is_dynamic = definition is not None and definition.kind == "dynamic"
         # Without a name that a module imports from a compiled module, the module itself could not be imported.
-        entry = surface.facts(use.module).get(use.name, "")
+        entry = api.facts(use.module).get(use.name, "")
         is_dynamic &= bool(use.path) or not entry.startswith("import ")
         # The `apply` of autograd's Function takes no keyword argument.
         is_apply = use.kind == "argument" and definition is not None and definition.entry.endswith(".apply")
@@ -306,9 +306,9 @@ def releases_with(package: str, use: Use) -> tuple[list[str], list[str], list[st
     return results
 
 
-def surface_with_companions(release: Release) -> Surface:
+def api_with_companions(release: Release) -> ReleaseApi:
     """Return the API of a release, together with that of the companions of its time."""
-    return surface_of(release, *contemporaries_of(release))
+    return api_of(release, *contemporaries_of(release))
 
 
 def contemporaries_of(release: Release) -> tuple[Release, ...]:
@@ -338,11 +338,11 @@ def companions_of(release: Release, place: int = 0, until: date = date.max) -> t
     return tuple(companions)
 
 
-def _defines_method(surface: Surface, definition: Definition, use: Use) -> bool:
+def _defines_method(api: ReleaseApi, definition: Definition, use: Use) -> bool:
     """Return whether a release defines the method that a use calls; true for any other use."""
     if use.kind == "attribute" or len(use.path) < 2:
         return True
-    return not definition.is_class or use.path[0] in surface.members(definition).names
+    return not definition.is_class or use.path[0] in api.members(definition).names
 
 
 @cache

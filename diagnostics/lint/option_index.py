@@ -283,9 +283,9 @@ def experimental_options(plan: RunPlan) -> frozenset[str]:
     release, module = plan.releases.get("verl"), plan.settings.target.rpartition(".")[0]
     if plan.framework != "verl" or not module.startswith("verl.experimental.") or release is None:
         return frozenset()
-    surface, folder = query.surface_of(query.Release("verl", release)), f"{module.replace('.', '/')}/config/"
-    files = (name for name in surface.source.modules() if name.startswith(folder))
-    return frozenset(key for name in files for key in surface.facts(name))
+    api, folder = query.api_of(query.Release("verl", release)), f"{module.replace('.', '/')}/config/"
+    files = (name for name in api.source.modules() if name.startswith(folder))
+    return frozenset(key for name in files for key in api.facts(name))
 
 
 def complete_option(name: str, names: Collection[str]) -> str | None:

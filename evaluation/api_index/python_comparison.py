@@ -18,7 +18,7 @@ from collections import Counter
 
 from diagnostics.api_index import query, store
 from diagnostics.api_index.query import Release
-from diagnostics.api_index.surface import IndexedFacts, parse_signature
+from diagnostics.api_index.release_api import IndexedFacts, parse_signature
 
 # Runs in the environment: for each (module, name), prints what Python finds, and the parameters of a function.
 PROGRAM = """
@@ -87,15 +87,15 @@ def sample_questions(
 
 def index_answer(release: Release, module: str, name: str) -> tuple[str, list[str] | None]:
     """Return the index's answer (present, absent or unknown) and, for a function, its sorted parameters."""
-    surface = query.surface_of(release)
-    assert surface is not None
+    api = query.api_of(release)
+    assert api is not None
     owner, _, member = name.partition(".")
-    definition = surface.find(module, owner)
+    definition = api.find(module, owner)
     if definition is None:
         return "absent", None
-    facts = surface.facts(definition.module)
+    facts = api.facts(definition.module)
     conditional = any(
-        surface.facts(place).get(defined, "").startswith("?")
+        api.facts(place).get(defined, "").startswith("?")
         for place, defined in ((module, owner), (definition.module, definition.name))
     )
     if conditional or definition.kind in {"dynamic", "outside"}:
@@ -105,7 +105,7 @@ def index_answer(release: Release, module: str, name: str) -> tuple[str, list[st
     elif not definition.is_class:
         return "unknown", None
     else:
-        members, entry = surface.members(definition), facts.get(f"{definition.name}.{member}", "")
+        members, entry = api.members(definition), facts.get(f"{definition.name}.{member}", "")
         # Attributes of instances and fields without a default are not attributes of the class.
         if entry.startswith(("attr", "field")):
             return "unknown", None

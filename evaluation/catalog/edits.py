@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics import catalog
 from diagnostics.api_index import store
-from diagnostics.api_index.surface import parse_signature
+from diagnostics.api_index.release_api import parse_signature
 from diagnostics.fixes import Install
 from diagnostics.lint.option_index import OLDEST
 from diagnostics.versions import in_range

@@ -36,7 +36,7 @@ TEST_FILES = (
     "tests/gpu/test_device_numerics.py",
     "tests/gpu/test_runs.py",
     "tests/gpu/test_weights.py",
-    "tests/gpu/test_machine.py",
+    "tests/gpu/test_diagnostics_on_gpu.py",
     "tests/grpo_core/test_precision.py",
     "tests/grpo_core/test_weight_digest.py",
 )

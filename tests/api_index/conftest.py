@@ -1,6 +1,6 @@
 """Provide a fake package index, and fixtures that put a small API index built from it in place of the shipped one.
 
-`surface_of_files` returns the API of source files without an index.
+`api_of_files` returns the API of source files without an index.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from diagnostics.api_index import build, class_lookup, query, store
 from diagnostics.api_index.extract import extract
 from diagnostics.api_index.packages import IndexedPackage
-from diagnostics.api_index.surface import Surface
+from diagnostics.api_index.release_api import ReleaseApi
 from diagnostics.commands import version_answers
 from tests.case_files import read_cases
 from tests.wheels import make_wheel
@@ -47,7 +47,7 @@ PACKAGES = {
 
 
 _CACHED = (
-    query.surface_of, query._exists, query.requirements_of, query.uses_of, query.companions_of,
+    query.api_of, query._exists, query.requirements_of, query.uses_of, query.companions_of,
     query.releases_with, class_lookup._find_module,
 )  # fmt: skip
 
@@ -84,9 +84,9 @@ class MemoryFacts:
         return any(f"{name}.".startswith(f"{module}.") for name in self._facts)
 
 
-def surface_of_files(package, files):
-    """Return the API (`Surface`) of a package with these files."""
-    return Surface(MemoryFacts(files), package)
+def api_of_files(package, files):
+    """Return the API (`ReleaseApi`) of a package with these files."""
+    return ReleaseApi(MemoryFacts(files), package)
 
 
 class FakeIndex:

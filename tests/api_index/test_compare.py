@@ -12,7 +12,7 @@ from packaging.version import Version
 from diagnostics.api_index.compare import compare
 from diagnostics.api_index.extract import extract
 from diagnostics.api_index.uses import collect_uses
-from tests.api_index.conftest import surface_of_files
+from tests.api_index.conftest import api_of_files
 from tests.case_files import each_case, read_cases
 
 CASES = read_cases(__file__, "compare_cases.yaml")
@@ -26,8 +26,8 @@ def classify_uses(trainer, *, version="1.0", file=GRPO, engine=ENGINE, added=Non
     uses = collect_uses(trainer, file, {"vllm"})
     own = extract(server, "trl.scripts.vllm_serve")
     own_routes = frozenset(name.removeprefix("route:") for name in own if name.startswith("route:"))
-    surface = surface_of_files("vllm", {**engine, **(added or {})})
-    result = compare(uses, surface, {"vllm": Version(version)}, own_routes)
+    api = api_of_files("vllm", {**engine, **(added or {})})
+    result = compare(uses, api, {"vllm": Version(version)}, own_routes)
     texts = lambda items: sorted({item.use.text for item in items})  # noqa: E731
     undecided = [f"{item.use.text}: {item.why}" for item in result.unsure]
     undecided += [f"{use.text}: {reason} (line {use.line})" for use, reason in result.unfollowed]

@@ -13,7 +13,7 @@ import pytest
 from diagnostics.api_index import build, source
 from diagnostics.api_index.extract import extract, extract_outline, extract_yaml
 from diagnostics.api_index.packages import IndexedPackage
-from tests.api_index.conftest import surface_of_files
+from tests.api_index.conftest import api_of_files
 
 PACKAGE = IndexedPackage("vllm", ("vllm",), uses=("trl",), guarding=".*")
 
@@ -103,8 +103,8 @@ def test_source_that_cannot_be_parsed_may_define_any_name(text):
 def test_bases_that_share_bases_are_followed_once():
     """A class with eleven levels of ten equal bases has 10^11 paths to its last base."""
     lines = ["class A0: x = 1\n", *(f"class A{i + 1}({', '.join([f'A{i}'] * 10)}): ...\n" for i in range(11))]
-    surface = surface_of_files("pkg", {"pkg/a.py": "".join(lines)})
-    members = surface.members(surface.find("pkg.a", "A11"))
+    api = api_of_files("pkg", {"pkg/a.py": "".join(lines)})
+    members = api.members(api.find("pkg.a", "A11"))
     assert (members.names, members.complete) == ({"x"}, True)
 
 
@@ -116,9 +116,9 @@ def test_star_imports_that_share_modules_are_followed_once():
     }
     texts |= {name.replace("/m", "/n"): text for name, text in texts.items()}
     texts |= {"pkg/m10.py": "from pkg.m0 import *\n", "pkg/n10.py": "x = 1\n"}
-    surface = surface_of_files("pkg", texts)
-    assert surface.find("pkg.m0", "nothere") is None
-    assert surface.find("pkg.m0", "x").module == "pkg.n10"
+    api = api_of_files("pkg", texts)
+    assert api.find("pkg.m0", "nothere") is None
+    assert api.find("pkg.m0", "x").module == "pkg.n10"
 
 
 def test_star_imports_of_a_release_are_bounded(monkeypatch):

@@ -38,8 +38,8 @@ def test_index_has_names_by_ranges_of_releases(index):
     """An unchanged name has one entry, a changed one an entry per range of releases; a removed module is gone."""
     vllm = index.load("vllm")
     assert vllm.releases == ["0.1", "0.2", "0.3"]
-    surfaces = [query.surface_of(Release("vllm", version)) for version in vllm.releases]
-    assert [surface.has_module("vllm.ports") for surface in surfaces] == [True, True, False]
+    apis = [query.api_of(Release("vllm", version)) for version in vllm.releases]
+    assert [api.has_module("vllm.ports") for api in apis] == [True, True, False]
     assert vllm.packed("vllm.llm")["LLM.generate"] == "def (self, prompts)"
     assert set(vllm.packed("vllm.llm")["LLM.__init__"]) == {"0-0", "1-"}
     assert vllm.metadata("requires", 1) == ["torch==2.1"]

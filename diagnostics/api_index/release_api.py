@@ -93,13 +93,13 @@ class Signature:
 
 
 @dataclass
-class Surface:
+class ReleaseApi:
     """The API of one release."""
 
     source: IndexedFacts
     package: str
-    companions: Mapping[str, Surface] = field(default_factory=dict)
-    """Surfaces of other packages, by module name: for base classes from there."""
+    companions: Mapping[str, ReleaseApi] = field(default_factory=dict)
+    """APIs of other packages, by module name: for base classes from there."""
     _members: dict[Definition, Members] = field(default_factory=dict)
     _constructors: dict[Definition, Signature] = field(default_factory=dict)
     _searched: set[tuple[str, str]] = field(default_factory=set)
@@ -122,7 +122,7 @@ class Surface:
 
         Its kind is `dynamic` if only run time decides, and `outside` if another package has it.
         """
-        if (owner := self._surface_of(module)) is not self:
+        if (owner := self._api_of(module)) is not self:
             return owner.find(module, name, depth)
         if not name:
             return Definition(module, "", "", "module") if self.has_module(module) else None
@@ -179,13 +179,13 @@ class Surface:
     def _is_inside(self, module: str) -> bool:
         return module == self.package or module.startswith(f"{self.package}.")
 
-    def _surface_of(self, module: str) -> Surface:
-        """Return the surface of the companion that has a module, or this one."""
+    def _api_of(self, module: str) -> ReleaseApi:
+        """Return the API of the companion that has a module, or this one."""
         return self if self._is_inside(module) else self.companions.get(module.partition(".")[0], self)
 
     def facts(self, module: str) -> Mapping[str, str]:
         """Return the names of a module of this package or of a companion; empty if there is none."""
-        return self._surface_of(module).source.facts(module) or {}
+        return self._api_of(module).source.facts(module) or {}
 
     def class_and_bases(
         self, definition: Definition, depth: int = 0, seen: dict[Definition, bool] | None = None
