@@ -191,11 +191,11 @@ def _reduces_gradients(process: Process, thread: Thread, call: BlockingCall) -> 
 
 
 def _idle_kind(thread: Thread) -> str:
-    """Return `loop` or `idle` for a thread that waits only for work; empty otherwise."""
+    """Return `loop`, `listen` or `idle` for a thread that waits only for work; empty otherwise."""
     for index, frame in enumerate(thread.frames):
         if wait_kinds.is_idle_frame(frame.path, frame.function):
-            if "asyncio" in frame.path:
-                return "loop"
+            if "asyncio" in frame.path or "socketserver" in frame.path:
+                return "loop" if "asyncio" in frame.path else "listen"
             return "" if any(f.function == "get_response" for f in thread.frames[:index]) else "idle"
         if frame.function == "_run_once" and frame.path.endswith("base_events.py"):
             return "loop"
@@ -331,7 +331,8 @@ def blocked_state(process: Process) -> BlockedState:
         steps = (*steps, (thread, call))
     locked = _locked_threads(process, calls) if call.kind in WITHIN_PROCESS else ()
     collectives = tuple(t for t in process.threads if calls[t.tid].kind == "collective")
-    runs_loop = any(PATTERNS["event_loops"].match(frame.location) for frame in thread.frames)
+    own = itertools.takewhile(lambda frame: not PATTERNS["forks"].match(frame.location), thread.frames)
+    runs_loop = any(PATTERNS["event_loops"].match(frame.location) for frame in own)
     serves = any(calls[t.tid].kind in ("loop", "listen") for t in process.threads if t.tid != first.tid)
     return BlockedState(process, steps, locked, collectives, runs_loop and call.kind not in IDLE, serves)
 

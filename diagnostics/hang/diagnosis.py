@@ -20,7 +20,7 @@ from diagnostics.hang.collect.discovery import SERVICES
 from diagnostics.hang.collectives import IN_COLLECTIVE, ranks_apart
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.root_blockers import LEVELS, RootBlocker, RootSearch
-from diagnostics.hang.snapshot import BUSY_SHARE, TRANSFER_RATE, Snapshot
+from diagnostics.hang.snapshot import BUSY_SHARE, LONG_SLEEP_S, TRANSFER_RATE, Snapshot
 from diagnostics.hang.verdict import HANG, IDLE_JOB, PROGRESS, UNKNOWN, WAITING, WATCH_S, Edge, Verdict
 from diagnostics.hang.wait_graph import build_wait_graph
 from diagnostics.hang.wait_kinds import CAUSES, IDLE
@@ -142,8 +142,10 @@ def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:
         return False  # works in a handler of signals
     is_parent = any(index.states[child.key].kind != "dead" for child in index.children(state.process))
     # A wait with a time limit ends by itself, as a sleep does; a dump does not tell the limit.
-    ends = waits and (index.ran(state) or bool(state.thread.futex and not state.thread.endless))
-    if is_parent and (ends or state.kind in ("sleep", "child", "join")):
+    timed = waits and bool(state.thread.futex) and not state.thread.endless
+    if timed and len(state.process.threads) == 1 and (state.asleep_s or 0.0) > LONG_SLEEP_S:
+        return False
+    if is_parent and (timed or (waits and index.ran(state)) or state.kind in ("sleep", "child", "join")):
         return False  # a launcher, which waits for the end of its children
     # Nobody waits for a dead process: its parent has not read its exit code yet.
     return state.kind != "dead"
@@ -153,9 +155,10 @@ def _waits_for_user(index: JobIndex, blocker: RootBlocker) -> bool:
     """Return whether a process waits for its user at a terminal, and only its launchers wait for it."""
     by_launchers = all(edge.kind == "child" for edge in blocker.chain)
     states = index.states_of(blocker.culprits)
-    inputs = [[(i.fd, i.kind) for i in s.process.fds] for s in states if s.kind == "input"]
-    at_terminal = [items for items in inputs if (0, "tty") in items]
-    return by_launchers and index.snapshot.live and len(at_terminal) == len(blocker.culprits)
+    asking = [
+        s for s in states if s.kind == "input" and (0, "tty") in {(i.fd, i.kind) for i in s.process.fds}
+    ]
+    return by_launchers and index.snapshot.live and len(asking) == len(blocker.culprits)
 
 
 def _blocker_order(index: JobIndex, blocker: RootBlocker, waiting: int) -> tuple[int, ...]:
@@ -240,9 +243,12 @@ def _makes_progress(index: JobIndex, blocker: RootBlocker) -> bool:
 
 def _may_work_in_turns(index: JobIndex, blocker: RootBlocker, patience: Patience) -> bool:
     """Return whether a process may work and sleep in turn, as many healthy child processes do."""
-    last, states = blocker.chain[-1:], index.states_of(blocker.culprits)
+    states = index.states_of(blocker.culprits)
     naps = any(s.kind == "sleep" and (s.asleep_s or math.inf) < patience.quiet_s for s in states)
-    polls = blocker.cause == "poll" and all(edge.kind in ("pipe", "child") for edge in last)
+    kinds = {edge.kind for edge in blocker.chain[-1:]}
+    # A client may sleep before its next request.
+    asks = kinds == {"socket"} and index.listening_ports(index.states[blocker.chain[-1].source].process)
+    polls = blocker.cause == "poll" and (bool(asks) or kinds <= {"pipe", "child", "idle", "shared_event"})
     return polls or (blocker.cause == "file_lock" and naps)
 
 
@@ -303,8 +309,7 @@ def _other_end_may_be_missing(index: JobIndex, blocker: RootBlocker) -> bool:
     """Return whether the other end of a wait in a dump, or the main thread, may be missing from the dump."""
     if index.snapshot.live or blocker.chain or blocker.level != "stuck":
         return False
-    states = index.states_of(blocker.culprits)
-    return blocker.cause == "elsewhere" or any(_may_be_idle(state) for state in states)
+    return blocker.cause == "elsewhere" or any(map(_may_be_idle, index.states_of(blocker.culprits)))
 
 
 def _may_be_idle(state: BlockedState) -> bool:
@@ -364,10 +369,8 @@ def _settle_rendezvous(index: JobIndex, verdict: Verdict) -> Verdict:
 
 def _excluded_causes(index: JobIndex, verdict: Verdict) -> tuple[str, ...]:
     """Return a text about causes that the observations rule out; none for a hang."""
-    if verdict.outcome == HANG:
-        return ()
     kinds = [s.kind for s in index.states.values() if s.process.state and s.process.role != "helper"]
-    if not kinds or {"stopped", "dead", "kernel"} & set(kinds):
+    if verdict.outcome == HANG or not kinds or {"stopped", "dead", "kernel"} & set(kinds):
         return ()
     return (f"stopped, dead or in the kernel: none of {count_of(len(kinds), 'process')} (/proc/PID/stat)",)
 
@@ -381,9 +384,8 @@ _NEXT_IN_COLLECTIVES = (
 def _next_commands(index: JobIndex, verdict: Verdict, selection: tuple[str, ...]) -> tuple[str, ...]:
     """Return commands that would give more evidence, with the user's own process options."""
     if verdict.outcome == WAITING:
-        seconds = max(WATCH_S, 4 * round(index.snapshot.seconds))
-        words = ("python", "-m", "diagnostics", "hang", *selection, "--seconds", str(seconds))
-        return (quote_command(words),)
+        seconds = str(max(WATCH_S, 4 * round(index.snapshot.seconds)))
+        return (quote_command(("python", "-m", "diagnostics", "hang", *selection, "--seconds", seconds)),)
     if verdict.outcome == IDLE_JOB:
         return ()
     commands = list(CAUSES[verdict.cause].next) if verdict.cause else []

@@ -279,8 +279,7 @@ class JobIndex:
         if socket.kind != "tcp":
             return []
         ends = self.connections.get((socket.remote, socket.local), [])[:_MAX_PEERS]
-        is_remote = not is_local(socket.remote)
-        peers = self._owners_of(end for end in ends if is_remote or end.host == process.host)
+        peers = self._owners_of(e for e in ends if e.host == process.host or not is_local(socket.remote))
         return peers or [p for p in self._listeners(process.host, socket) if p.key != process.key]
 
     def connects_to_itself(self, process: Process, socket: Socket) -> bool:
@@ -316,7 +315,7 @@ class JobIndex:
         return {port_of(socket.local) for socket in self._listening_sockets(process)}
 
     def _listening_sockets(self, process: Process) -> list[Socket]:
-        sockets = (self.sockets.get((process.host, i.inode)) for i in process.fds if i.kind == "tcp")
+        sockets = (self.socket(process, item.fd) for item in process.fds)
         return [socket for socket in sockets if socket and socket.state == "LISTEN"]
 
     def shares_listener(self, process: Process, key: str) -> bool:

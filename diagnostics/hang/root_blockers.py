@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from diagnostics.hang.blocking_calls import DEVICE_CALLS, BlockedState
 from diagnostics.hang.collectives import IN_COLLECTIVE
 from diagnostics.hang.job_index import JobIndex
+from diagnostics.hang.snapshot import LONG_SLEEP_S
 from diagnostics.hang.verdict import Edge
 from diagnostics.hang.wait_kinds import COMPUTING, IDLE, WITHIN_PROCESS
 
@@ -89,15 +90,11 @@ class RootSearch:
         index = self._index
         if not index.snapshot.live or blocker.level == "busy" or blocker.cause in _CLOSED:
             return ""
-        asks = blocker.cause == "poll" and blocker.chain and blocker.chain[-1].kind == "socket"
-        # A client that sleeps before its next request.
-        is_client = asks and index.listening_ports(index.states[blocker.chain[-1].source].process)
         members = [key for key in blocker.culprits if key in index.states]
         for key in members:  # it grows
             state = index.states[key]
             follows = state.kind == "idle" and not state.process.python and state.thread.syscall in _FOLLOWS
-            works = state.kind in (*COMPUTING, "sleep") and (is_client or key not in blocker.culprits)
-            if follows or works:
+            if follows or (state.kind in (*COMPUTING, "sleep") and key not in blocker.culprits):
                 return key
             members += [k for k in dict.fromkeys(self._wakers(state, blocker)) if k not in members]
         return ""
@@ -115,13 +112,12 @@ class RootSearch:
         if process.role == "helper":  # it has the ends of its children's pipes
             yield from (child.key for child in index.families.get((process.host, process.pid), ()))
         serves = bool(index.listening_ports(process))
-        in_handler = serves and state.kind in WITHIN_PROCESS
-        for _, socket in index.open_connections(process):
+        in_handler = serves and state.kind in (*WITHIN_PROCESS, *IDLE)
+        for socket in filter(None, (index.socket(process, item.fd) for item in process.fds)):
             if in_handler or (serves and blocker.level == "cycle"):
                 yield from (peer.key for peer in index.peers(process, socket))
         if in_handler or blocker.cause == "poll":
-            working = (key for key, other in index.states.items() if other.kind in COMPUTING)
-            yield from (key for key in working if (index.states[key].thread.asleep_s or 0.0) < 1.0)
+            yield from (key for key, other in index.states.items() if _may_act(other))
 
     def _end_of_path(self, key: str, path: tuple[Edge, ...]) -> RootBlocker:
         """Return the root blocker that a path leads to: of several, the first by level, then the one farthest away."""
@@ -190,6 +186,12 @@ class RootSearch:
         if threaded:
             return RootBlocker("stuck", "two_threads", tuple(threaded), chain, patient=False)
         return RootBlocker("stuck", "mismatch", targets, chain, patient=False, certainty="established")
+
+
+def _may_act(state: BlockedState) -> bool:
+    """Return whether a process computes, or is in a long sleep: a poll with short sleeps did not end the wait."""
+    asleep_s = state.thread.asleep_s or 0.0
+    return asleep_s < 1.0 if state.kind in COMPUTING else state.kind == "sleep" and asleep_s > LONG_SLEEP_S
 
 
 def _end_of_chain(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> RootBlocker:

@@ -166,10 +166,9 @@ class _Waiter:
 
     def has_unknown_peer(self) -> bool:
         """Return whether the peer is unknown because a library's own thread (as of ZMQ) reads the connection."""
-        if self.kind in ("socket", "rpc") and not self.thread.waits_fds:
-            return True
+        unknown = self.kind in ("socket", "rpc") and not self.thread.waits_fds
         in_ring = self.kind == "ring_read" and bool(self.ring_memory())
-        return not in_ring and {item.kind for item in self.waited_descriptors()} == {"other"}
+        return unknown or (not in_ring and {item.kind for item in self.waited_descriptors()} == {"other"})
 
     def connected_peer_edges(self) -> list[Edge]:
         """Return uncertain edges to the peers of the established connections."""

@@ -227,7 +227,7 @@ class _Observer:
             stack = stacks.merge_samples(samples[tid]) if tid in samples else Thread(tid)
             thread = proc.observe_thread(pid, stack)
             # A library's thread can wake an event loop, too.
-            endless = thread.endless and len(samples) == len(proc.list_threads(pid))
+            endless = thread.endless and bool(thread.futex or len(samples) == len(proc.list_threads(pid)))
             runnable = observation.runnable_share(tid, max(self.seconds, 0.001))
             asleep_s = proc.asleep_s(pid, tid) if thread.state != "R" else None
             frames, futex = self._sources.with_call(pid, thread.frames), _semaphore(thread.futex, mapped)
