@@ -2,7 +2,8 @@
 
 With `-m`, the working folder is first removed from the import path, unless it contains this package. A Python older
 than 3.11 and a missing dependency are reported in one line on standard error, with exit code 2. On Linux the command
-runs in a child process (`supervisor.py`), so that Ctrl-C ends it, except with `--watch` and those in UNSUPERVISED.
+runs in a child process (`supervisor.py`), so that Ctrl-C ends it, except with `--watch` and for the commands in
+UNSUPERVISED.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Define the command line `grpo-doctor`: its commands, their help, sanitized output, exit codes and error messages.
 
 COMMANDS are imported when they are used. PROGRAMS (`repro`, `matrix`, `train`) run another package in this process and
-return its exit code. Their output is not sanitized here. `matrix` without arguments runs `versions`.
-Modules of commands use `Command` and `seconds_option`.
+return its exit code. Their output is not sanitized here. `matrix` without arguments runs `versions`. `main` runs the
+command line, `run_command` a single command. Modules of commands use `Command` and `seconds_option`.
 
 Exit codes: 0 nothing to report, 1 findings, 2 wrong usage or a fault of the tool, 3 incomplete, 130 interrupted. An
 error is printed on standard error without its traceback, which GRPO_DOCTOR_DEBUG=1 adds.

@@ -2,7 +2,8 @@
 
 Patterns and parsers should need time linear in their input. This limit is for inputs that nobody thought of: the work
 ends with a `CpuLimitError`, which is reported as "not checked" (exit code 3), and the remaining inputs are checked.
-`ends_in_time` first tries C code, which cannot be interrupted, in a forked process.
+`cpu_limit` limits the body of a `with` statement. `ends_in_time` first tries C code, which cannot be interrupted, in a
+forked process.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Find uv, give it pip's settings, choose its arguments for PyTorch's CPU build, and shorten its error messages.
 
 Users configure pip by variables (index, certificates, folders of wheels). uv does not read them, so they are copied to
-uv's variables that are not set. With PIP_EXTRA_INDEX_URL, uv then compares all indexes, as pip does. `find_links`
-returns the folders of wheels. Standard library only, because the noxfile imports this module before anything is
-installed.
+uv's variables that are not set. With PIP_EXTRA_INDEX_URL, uv then compares all indexes, as pip does. `find_uv` returns
+the executable, `process_environment` the variables for it, `torch_arguments` the arguments, and `error_line` a message.
+`find_links` returns the folders of wheels. Standard library only, because the noxfile imports this module before
+anything is installed.
 """
 
 from __future__ import annotations

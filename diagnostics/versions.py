@@ -1,7 +1,8 @@
 """Parse and compare releases and version ranges, and decide whether a known issue affects installed releases.
 
 A release or a range can be any text that a package, a lock or a user declares. Text that is no version, or is longer
-than a real one, raises no error: it is in no range. `affects` compares installed releases with the claims of an issue.
+than a real one, raises no error: it is in no range. `parse_version` parses a release, `in_range` tests whether a range
+includes it. `affects` compares installed releases with the claims of an issue.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Check options against each other: refuse contradictions; find options without effect; describe truncated sampling.
 
-The limits of a single option are in `grpo_core.config`, and are checked when it is read. `check_model_folder` checks
-that the model's folder exists.
+`check_contradictions`, `ineffective_options` and `sampling_notes` do these three. The limits of a single option are in
+`grpo_core.config`, and are checked when it is read. `check_model_folder` checks that the model's folder exists.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Prepare text for the console: escape control characters and CI commands; explain how to install a missing module."""
+"""Prepare text for the console: escape control characters and CI commands; explain how to install a missing module.
+
+`escape` and `describe_missing_module` do so.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Read files from untrusted sources: regular files of limited size, inside a folder if required.
 
-`open_output` and `write_atomically` create files that only their owner can read, and follow no link at the path.
+`read_bytes` reads a file, and `resolve_file` returns its real path. `open_output` and `write_atomically` create files
+that only their owner can read, and follow no link at the path.
 """
 
 from __future__ import annotations

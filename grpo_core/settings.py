@@ -1,6 +1,7 @@
 """Read a configuration from TOML and command line, and return a checked `Config`, or raise ConfigError.
 
-A dialect's settings replace defaults of the loss. `describe_settings` returns the options' documentation.
+`load` does both. A dialect's settings replace defaults of the loss. `describe_settings` returns the options'
+documentation.
 """
 
 from __future__ import annotations

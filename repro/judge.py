@@ -1,9 +1,9 @@
 """Run an attempt in this process, and judge its outcome by its tally or by the exception that ended it.
 
-`InapplicableError` makes the attempt inapplicable. Another exception is evidence if it is an assertion or of the class
-that the repro names, and upstream's code raised it; else it is an error of the harness (our code).
-`compare_with_record` sets whether the outcome is the recorded one. `failed_statement` returns the statement on a line
-of a file, and `below_site_packages` the file's path in its wheel.
+`run_attempt` does both. `InapplicableError` makes the attempt inapplicable. Another exception is evidence if it is an
+assertion or of the class that the repro names, and upstream's code raised it; else it is an error of the harness (our
+code). `compare_with_record` sets whether the outcome is the recorded one. `failed_statement` returns the statement on a
+line of a file, and `below_site_packages` the file's path in its wheel.
 """
 
 from __future__ import annotations

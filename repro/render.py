@@ -1,7 +1,7 @@
 """Render the results of a run as text and JSON, and the list of repros as JSON.
 
-`print_to_stderr` prints a text, escaped. `without_secrets` masks secrets if `diagnostics` can be imported; in a cell it
-returns the text unchanged.
+`report_lines` returns the text, `run_document` and `list_document` the JSON. `print_to_stderr` prints a text, escaped.
+`without_secrets` masks secrets if `diagnostics` can be imported; in a cell it returns the text unchanged.
 """
 
 from __future__ import annotations

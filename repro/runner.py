@@ -1,8 +1,9 @@
 """Run attempts in worker processes, with a time limit for each attempt.
 
-A worker imports the modules that its attempts need once, and forks a process for each attempt: the import of vLLM takes
-seconds, an attempt milliseconds. A hang, a crash or a corrupted scheduler affects no other attempt. After an attempt
-its temporary folder and all its processes are removed, also servers and clusters in other sessions.
+`run` runs the attempts. A worker imports the modules that its attempts need once, and forks a process for each attempt:
+the import of vLLM takes seconds, an attempt milliseconds. A hang, a crash or a corrupted scheduler affects no other
+attempt. After an attempt its temporary folder and all its processes are removed, also servers and clusters in other
+sessions.
 
 The worker sends an import problem or "" first, and then, if all imports worked, the result of each attempt. A failure
 of the worker becomes the outcome `error` or `timeout` of the attempts that are left.

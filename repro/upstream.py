@@ -1,7 +1,8 @@
 """Find installed packages and their source text, and compare their Python files with the checksums of their wheel.
 
-Upstream packages are not imported, except the parents of a dotted module name. The functions `explain_missing_*` return
-why a repro cannot run here, or None.
+`first_installed` and `versions` find packages, `source` returns a text, and `compare_with_wheel` compares. Upstream
+packages are not imported, except the parents of a dotted module name. The functions `explain_missing_*` return why a
+repro cannot run here, or None.
 """
 
 from __future__ import annotations

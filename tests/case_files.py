@@ -1,4 +1,7 @@
-"""Read the cases of a test from a YAML file next to it, and parametrize the test with them."""
+"""Read the cases of a test from a YAML file next to it, and parametrize the test with them.
+
+`read_cases` reads them, and `each_case` parametrizes.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,9 @@
 """Run programs in the Python environment of a matrix cell, or in the one of the other trainers (the peers).
 
-The tests themselves run without vLLM. A test whose environment is not built is skipped. The programs run in a temporary
-folder with copies of grpo_core, repro, evaluation/repro and the catalog's entries. They use vLLM's V0 engine, and get
-no other VLLM_* and PYTHON* variables of the caller.
+`run_in_cell` and `run_with` run a program; `cell_python` and `peers_python` find the interpreter. The tests themselves
+run without vLLM. A test whose environment is not built is skipped. The programs run in a temporary folder with copies
+of grpo_core, repro, evaluation/repro and the catalog's entries. They use vLLM's V0 engine, and get no other VLLM_* and
+PYTHON* variables of the caller.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Write the inputs of the training benchmarks (random Llama, tokenizer, prompts), and define their reward function.
 
 The end token's id is outside the model's vocabulary, so the model cannot sample it, and no completion ends early.
+`write_inputs` writes them, `write_small_model` and `write_large_vocab_model` with chosen sizes; `even_words` is the
+reward.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """List the releases of a package on pip's indexes, and read the source files of their wheels and sdists.
 
 From a large wheel only the needed blocks are fetched, by HTTP range requests. Nothing is installed or run. A listing or
-archive over fixed limits is refused, and a large member is not read.
+archive over fixed limits is refused, and a large member is not read. `list_releases` returns the releases, and
+`open_release` the wheel or sdist of one as an `Archive`.
 """
 
 from __future__ import annotations

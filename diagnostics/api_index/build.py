@@ -2,7 +2,8 @@
 
 The facts are defined names, uses of other packages, options, and guards (`raise` and `assert` with their conditions).
 Sources and extracts are cached in the folder `.api-index/`, so a file that is equal in two releases is stored and
-extracted once. An interrupted build continues where it stopped.
+extracted once. An interrupted build continues where it stopped. `build` does this for packages; for one, `fetch`
+downloads the releases, and `pack` extracts and writes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Find the packages whose code uses a name, and the locations of these uses."""
+"""Find the packages whose code uses a name, and the locations of these uses.
+
+`find_callers` returns them. `recorded_uses` yields the recorded uses whose key contains a text.
+"""
 
 from __future__ import annotations
 

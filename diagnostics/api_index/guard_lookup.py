@@ -1,7 +1,8 @@
 """Look up the guards of a release: the `raise` and `assert` statements in code that a run reaches at its start.
 
 This code is its option classes, its main program, config classes that Hydra creates or from which options take their
-defaults, and components, which a run uses only with some options.
+defaults, and components, which a run uses only with some options. `start_guards` returns the guards.
+`is_in_all_companions` returns whether the oldest and the newest fitting release of a guard's package have it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 A rule applies to a range of TRL releases. Each of its cases has the range of vLLM releases that implement the behaviour
 in one way, and says whether the rule then holds or breaks. No range includes a release whose source was not searched;
 `evaluation/matrix/rule_releases.py` searches the lines of the rules in released wheels. `is_grpo_file` and
-`is_needed_by_grpo` return whether a GRPO run reaches TRL's code.
+`is_needed_by_grpo` return whether a GRPO run reaches TRL's code. `broken_rules` yields the rules that a pair of
+releases breaks, and `matching_cases` all that apply to it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ No hub is contacted (HF_HUB_OFFLINE is set) and no Python code of the folder run
 import a kernel are refused, and so are links and settings that lead to files outside of the folder (and, in the hub's
 cache, its blobs). A model must be complete, no adapter, and no larger than its files allow. In the main thread (Linux),
 building it is limited in processor time and memory, and loading it in memory. Problems become an AuditError in one
-line; a check or a build that takes too long, a CpuLimitError. `checkpoint_tokenizer` loads the tokenizer.
+line; a check or a build that takes too long, a CpuLimitError. `read_config` returns the settings, `load_model` the
+model; `check_tokenizer` checks the tokenizer that `checkpoint_tokenizer` loads.
 """
 
 from __future__ import annotations

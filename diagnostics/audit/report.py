@@ -1,7 +1,7 @@
 """Print an audit to standard output: for a terminal, or as JSON, JSON lines, Markdown or an HTML page.
 
 All formats escape control characters and mask secrets; those other than the terminal's also mask personal data.
-`exit_code` is the audit's exit code.
+`write_audit` prints the audit and returns its exit code, which `exit_code` computes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The catalog: known issues and check codes, one TOML file each.
 
-This module loads the entries; the other modules match, search, rank and export them. Parsing all entries takes 0.5 s,
-so they are also packed into one JSON file, which is next to the entries and in the wheel. It contains a hash of the
-entries and of the code that reads them. If one of these changed, all entries are read again, and the file is written if
-its folder is writable. A bad entry is refused with file, line, key and what was expected. `find` and `find_check` look
-up one code.
+This module loads the entries (`load`, `load_checks`); the other modules match, search, rank and export them. Parsing
+all entries takes 0.5 s, so they are also packed into one JSON file, which is next to the entries and in the wheel. It
+contains a hash of the entries and of the code that reads them. If one of these changed, all entries are read again, and
+the file is written if its folder is writable. A bad entry is refused with file, line, key and what was expected. `find`
+and `find_check` look up one code.
 """
 
 from __future__ import annotations

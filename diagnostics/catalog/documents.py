@@ -1,4 +1,7 @@
-"""Build the JSON documents of `explain` and `catalog` from catalog entries; terminal and Markdown use them, too."""
+"""Build the JSON documents of `explain` and `catalog` from catalog entries; terminal and Markdown use them, too.
+
+`issue_document` and `check_document` return the document of one entry, `catalog_document` that of all.
+"""
 
 from __future__ import annotations
 

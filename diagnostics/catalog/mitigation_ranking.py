@@ -4,6 +4,7 @@ Mitigations for a case that the log shows (a frame, a line, a setting) come firs
 in use or for vLLM come next, then those that helped in recorded runs against the most of the possible triggers. A
 mitigation that only failed against the possible triggers, or helps only against triggers that cannot occur in the
 installed releases, is not recommended. It is reported with the command that reproduces the failure, if one is recorded.
+`recommended_fix` returns the ranked fix. `finding` and `finding_of_issue` build findings, `issue_summary` a summary.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A read that waits for the lock of another process's memory ends with the reader's process, so a thread may wait for it.
 A wait for a page, or for the server of a file system (FUSE), may outlast SIGKILL, so a child process waits for it.
-Standard library only, because this module is also sent to remote hosts and runs there.
+`read_process_file` reads a file of /proc/PID, and `call_in_child` calls a function in a child process. Standard library
+only, because this module is also sent to remote hosts and runs there.
 """
 
 from __future__ import annotations

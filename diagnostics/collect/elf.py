@@ -2,7 +2,8 @@
 
 Only libraries of PyTorch, CUDA, ROCm and a few of the system are considered. A library is missing if none of these has
 it: the usual folders of the system and CUDA, LD_LIBRARY_PATH, the environment's `lib`, and the folders of PyTorch, the
-nvidia packages, cusparselt, vLLM and `*.libs`. No library is loaded.
+nvidia packages, cusparselt, vLLM and `*.libs`. No library is loaded. `collect` reads the modules in package folders,
+and `read_elf` one file.
 """
 
 from __future__ import annotations

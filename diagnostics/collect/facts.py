@@ -1,7 +1,7 @@
 """Collect the facts about an environment (`python_environment`) and its machine (`machine`), also as a JSON document.
 
-The checks of doctor's static tier read them. For a multi-node job, `collect_node` returns a node's facts, NCCL releases
-and cached models; `remote` and `ray_nodes` send this module to the node and run it there.
+`collect` returns the facts, which the checks of doctor's static tier read. For a multi-node job, `collect_node` returns
+a node's facts, NCCL releases and cached models; `remote` and `ray_nodes` send this module to the node and run it there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Read the NVIDIA driver and its GPUs from `nvidia-smi -q -x`, /proc and /dev, without creating a CUDA context.
 
 `nvidia-smi` runs as a child process with a time limit; only the system's folders are searched for it. GPUs of other
-makers are not read.
+makers are not read. `collect` returns a `Gpus`; `parse_report` parses the output of `nvidia-smi`.
 """
 
 from __future__ import annotations

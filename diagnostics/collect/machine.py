@@ -1,7 +1,7 @@
 """Read the state of the machine: processors, memory, limits, disks, GPUs, network devices, C libraries.
 
-It also finds Ray clusters, the kind of container, and accelerate's default config.
-Standard library only, because this module is also sent to remote hosts and runs there.
+It also finds Ray clusters, the kind of container, and accelerate's default config. `collect` returns all of this as a
+`Machine`. Standard library only, because this module is also sent to remote hosts and runs there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Validate package names, versions and requirements from untrusted metadata, before they are printed or parsed.
 
 Standard library only, because these functions also run on remote hosts, which may not have `packaging`.
+`is_package_version` checks a name and a version, `is_safe_to_parse` a requirement.
 """
 
 from __future__ import annotations

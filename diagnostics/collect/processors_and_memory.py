@@ -1,6 +1,7 @@
 """Read the machine's processors and memory, with the limits of the control group (container).
 
-Standard library only, because this module is also sent to remote hosts and runs there.
+`collect_processors` and `collect_memory` return them. Standard library only, because this module is also sent to remote
+hosts and runs there.
 """
 
 from __future__ import annotations

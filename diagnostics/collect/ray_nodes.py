@@ -1,6 +1,7 @@
 """Run one of our programs on each live node of a Ray cluster, as one Ray task per node; no cluster is started.
 
 A child process of the Python that has Ray joins the cluster, starts the tasks and prints their output as lines of JSON.
+`query_ray` returns a member for each node. `check_address` refuses an address at which nothing listens.
 """
 
 from __future__ import annotations

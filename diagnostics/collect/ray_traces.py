@@ -1,7 +1,7 @@
 """Find traces of Ray clusters on this machine: the last session, the file of `ray start`, running processes.
 
 Ray is neither imported nor started. The layout is that of ray/_private/node.py and ray/_private/utils.py of 2.40 to
-2.60.
+2.60. `collect` returns the traces, and `ray_folder` the folder of Ray's sessions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Compute the search path (sys.path) of an environment's Python from files and variables, without running it.
 
-The order is that of CPython's `site`:
+`collect` returns the `SearchPath`. Its order is that of CPython's `site`:
 
 1. PYTHONPATH,
 2. the user's packages, outside a venv,

@@ -1,8 +1,9 @@
 """Answer `versions PACKAGE==VERSION … [PACKAGE]` and `versions --python ENV` by the API index and recorded runs.
 
-The steps for packages: parse the words, rank the pairs of releases, choose releases that fit together, let uv resolve
-them, and print the result or return it as JSON data. uv reads the package index over the network and installs nothing.
-For an environment, the pairs of its installed releases are compared.
+The steps for packages: parse the words (`parse_questions`), rank the pairs of releases (`find_answers`), choose
+releases that fit together (`choose_set`), let uv resolve them (`resolve`), and print the result (`render`) or return it
+as JSON data (`document`). uv reads the package index over the network and installs nothing. For an environment,
+`installed_pairs` compares the pairs of its installed releases.
 """
 
 from __future__ import annotations

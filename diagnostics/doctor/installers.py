@@ -1,7 +1,7 @@
 """Recognise the package manager of an environment by its files, and build its commands, which are never run here.
 
-The commands install and remove packages, record the installed packages, and restore them. `install` and `uninstall` are
-shortcuts for an environment.
+The commands install and remove packages, record the installed packages, and restore them. `find_installer` returns the
+`Installer` of an environment; `install` and `uninstall` return its commands.
 """
 
 from __future__ import annotations

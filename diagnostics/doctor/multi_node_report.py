@@ -1,7 +1,7 @@
 """Build doctor's report on the nodes of a job: which answered, how they differ, and the findings of the checks.
 
-The nodes were queried by `node_query`; the static checks run here, on the facts of each node that answered.
-`shareable_report` replaces the names of the nodes by their ranks or numbers.
+`report_on_nodes` returns the report. The nodes were queried by `node_query`; the static checks run here, on the facts
+of each node that answered. `shareable_report` replaces the names of the nodes by their ranks or numbers.
 """
 
 from __future__ import annotations

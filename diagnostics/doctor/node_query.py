@@ -1,9 +1,10 @@
 """Collect the facts of a job's nodes over ssh, a command or Ray, and decode their answers.
 
-Hosts are numbered by rank, in the order of their list; Ray's nodes are numbered in the order of their addresses.
+`collect_nodes` returns the nodes. Hosts are numbered by rank, in the order of their list; Ray's nodes are numbered in
+the order of their addresses.
 
-Answers are untrusted: an answer that cannot be decoded becomes the node's `problem`, and packages with an invalid name,
-version or requirement are dropped.
+Answers are untrusted (`read_answer`, `decode_facts`): an answer that cannot be decoded becomes the node's `problem`,
+and packages with an invalid name, version or requirement are dropped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Read the requirements of installed packages and of fixes, find unmet ones, and test whether ranges overlap.
 
-`distribution_of` maps a module to its distribution. `CLASHES` lists releases that fail together, and
-`adjust_for_installed` changes an installation that would pair them.
+`unmet_requirements` returns the unmet requirements of a package, and `satisfiable` tests ranges. `install_constraints`
+returns the requirements of an install action. `distribution_of` maps a module to its distribution. `CLASHES` lists
+releases that fail together, and `adjust_for_installed` changes an installation that would pair them.
 """
 
 from __future__ import annotations

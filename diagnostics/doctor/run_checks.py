@@ -1,6 +1,7 @@
 """Run the registered checks of the static tier on collected facts, and build the report. No package is imported.
 
-A check that raises an exception gets the outcome `crashed`; one that does not apply is `skipped`.
+`examine` runs all checks, `run_check` one. A check that raises an exception gets the outcome `crashed`; one that does
+not apply is `skipped`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Find the environment of the interpreter that the user names, and other environments that contain a trainer or vLLM.
 
-The search covers the active environment, and folders named .venv, venv or env in the working folder and two folders
-above it. If the examined environment contains neither a trainer nor vLLM, `check_trainer_installed` suggests the
-environments found. No interpreter is run.
+`prefix_of` returns the environment of an interpreter, `nearby_environments` other environments. The search covers the
+active environment, and folders named .venv, venv or env in the working folder and two folders above it. If the examined
+environment contains neither a trainer nor vLLM, `check_trainer_installed` suggests the environments found. No
+interpreter is run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Find the waits between ranks in collectives: a rank in a collective waits for the ranks that are not in it.
 
 `collective_edges` yields edges of the wait graph from ranks in a collective. They lead to ranks that are in none or
-have no process, else to ranks in another collective, else between ranks that all receive, else to connected engines.
+have no process; without such ranks, to ranks in another collective or to other receivers; else to connected engines.
 MAX_EDGES limits the edges. `rank_groups` finds the ranks of one job by the address of their rendezvous store or by
 their parent process, `missing_ranks` those without a process. `ranks_apart` finds the ranks at a rendezvous that did
 not meet the others. `normalized_operation` normalises the name of an operation.

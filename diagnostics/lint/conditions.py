@@ -1,6 +1,7 @@
 """Evaluate a condition in the source of a framework with known values; without a value it needs, it is unknown.
 
-`names_in` returns the names in a condition; `unmarked` removes the marks of attributes that the code sets before it.
+`condition_result` evaluates it. `names_in` returns the names in a condition; `unmarked` removes the marks of attributes
+that the code sets before it.
 """
 
 from __future__ import annotations

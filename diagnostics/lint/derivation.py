@@ -1,9 +1,10 @@
 """Make a run plan from settings: translate option names, fill in defaults, and derive values from others.
 
-The names, defaults and most derivations are data in a framework's TOML file; `read_source` reads the sources that these
-data name. Environment variables give visible devices, the allocator's mode, vLLM's V1 switch and Ray's address.
-Functions for TRL, ms-swift and verl do the rest for training runs; those of ms-swift and verl also correct flags of the
-settings. If a training run's sampling setting removes tokens from the distribution, `sampling.truncated` is true.
+`make_plan` makes the run plan: settings under names that are the same for all frameworks. The names, defaults and most
+derivations are data in a framework's TOML file; `read_source` reads the sources that these data name. Environment
+variables give visible devices, the allocator's mode, vLLM's V1 switch and Ray's address. Functions for TRL, ms-swift
+and verl do the rest for training runs; those of ms-swift and verl also correct flags of the settings. If a training
+run's sampling setting removes tokens from the distribution, `sampling.truncated` is true.
 """
 
 from __future__ import annotations

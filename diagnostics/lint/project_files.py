@@ -1,11 +1,12 @@
 """Find the files below a folder that `lint` checks, and the files that a script or config names.
 
-Below a folder, files count by suffix. Links, caches, installed packages and folders that a run writes are skipped, and
-more than 20,000 files are an error.
+Below a folder, files count by suffix (`lintable_files`). Links, caches, installed packages and folders that a run
+writes are skipped, and more than 20,000 files are an error.
 
-A named file must be in the same project and not larger than `MAX_BYTES`. It is searched in the folder of the file that
-names it and up to five folders above (a sourced file: three). A config is also searched in the working folder, if that
-has the file that names it in its project; a script also in `src`. Links and `..` are resolved first.
+`find_named` finds a file that another one names, and `find_script` a script or module. A named file must be in the same
+project and not larger than `MAX_BYTES`. It is searched in the folder of the file that names it and up to five folders
+above (a sourced file: three). A config is also searched in the working folder, if that has the file that names it in
+its project; a script also in `src`. Links and `..` are resolved first.
 """
 
 from __future__ import annotations

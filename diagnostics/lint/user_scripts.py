@@ -1,8 +1,8 @@
 """Read the training script that a command starts, and add the settings of the config object that it creates.
 
-The options that the script declares are read, too, also those in up to eight files of the project that it imports. An
-entry "not checked" is added if the script is missing or unreadable, or if it trains without a parser of TRL or
-transformers and creates no config or several.
+`add_script_settings` does both, and `read_user_script` only reads. The options that the script declares are read, too,
+also those in up to eight files of the project that it imports. An entry "not checked" is added if the script is missing
+or unreadable, or if it trains without a parser of TRL or transformers and creates no config or several.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Choose the releases for which a run is checked: given by the user, required by its project, or installed.
 
-The user's come first, then the project's. No release is chosen for a project's own copy whose version cannot be read.
+`collect_versions` returns those given and, unless excluded, those installed. The user's come first, then the project's.
+No release is chosen for a project's own copy whose version cannot be read.
 """
 
 from __future__ import annotations

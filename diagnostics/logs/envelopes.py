@@ -3,7 +3,8 @@
 An envelope is the JSON object that a log collector or a structured logger puts around a log line. Each text of the
 object that is no metadata becomes at most 2,000 log lines, with the object's rank, level (if it is a text) and stream.
 A line may have two envelopes: for example, Docker's around that of the logger. At most two are removed. A line of more
-than 256,000 characters is not parsed as JSON.
+than 256,000 characters is not parsed as JSON. `unwrap` returns the log lines inside a line of text, `unwrap_bytes`
+those inside a raw line.
 """
 
 from __future__ import annotations

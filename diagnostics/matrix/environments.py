@@ -1,8 +1,9 @@
 """Build the virtual environment of a cell from its committed lock with uv; remove other environments to make room.
 
-A build ends by writing a marker file. Without a marker, or with one for another lock or Python, the folder is removed
-and built again, so an environment that a kill or a full disk left half-built is not used. A failed build raises
-`BuildError`, which states whether the cell or something else is to blame.
+`ensure_environment` builds an environment if it is missing or stale, and `make_room` removes others. A build ends by
+writing a marker file. Without a marker, or with one for another lock or Python, the folder is removed and built again,
+so an environment that a kill or a full disk left half-built is not used. A failed build raises `BuildError`, which
+states whether the cell or something else is to blame.
 """
 
 from __future__ import annotations

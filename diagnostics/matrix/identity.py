@@ -1,8 +1,8 @@
 """Compute the identity of a question (a layer to run for a cell): a digest of its inputs.
 
-One input is a digest of the project's source files, by `SourceDigests`; comments and docstrings of Python files do not
-change it. A stored answer is valid as long as its identity stays the same. Expectations, time limits of layers and
-local paths are not part of it.
+`question_identity` computes it. One input is a digest of the project's source files, by `SourceDigests`; comments and
+docstrings of Python files do not change it. A stored answer is valid as long as its identity stays the same.
+Expectations, time limits of layers and local paths are not part of it.
 """
 
 from __future__ import annotations

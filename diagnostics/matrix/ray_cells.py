@@ -1,8 +1,8 @@
 """Run cells on a Ray cluster, one Ray task per cell; Ray places, queues and retries the tasks.
 
-The driver sends its code as Ray's working directory. A task keeps its cell's environment and logs in a folder of its
-node, and returns its answers, which the driver adds to its own store. A task that fails leaves its cell open. An
-interrupt cancels the unfinished tasks.
+`run_on_ray` runs in the driver, and `run_cell` in each task. The driver sends its code as Ray's working directory. A
+task keeps its cell's environment and logs in a folder of its node, and returns its answers, which the driver adds to
+its own store. A task that fails leaves its cell open. An interrupt cancels the unfinished tasks.
 """
 
 from __future__ import annotations

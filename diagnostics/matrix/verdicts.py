@@ -1,7 +1,7 @@
 """Define answers of layers, and compute verdicts: an answer compared with the expectation in `matrix.toml`.
 
-The store keeps only answers. Verdicts are computed whenever they are shown, so a corrected expectation needs no run.
-`exit_code` computes the exit code of a run from its verdicts.
+The store keeps only answers. Verdicts are computed (`judge`) whenever they are shown, so a corrected expectation needs
+no run. `exit_code` computes the exit code of a run from its verdicts.
 """
 
 from __future__ import annotations

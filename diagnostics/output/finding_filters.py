@@ -1,7 +1,8 @@
 """Remove findings from a report: by their codes, or because an earlier report (the baseline) already had them.
 
-A check that loses all its findings has the outcome `ignored`. `parse_codes` parses the codes of an option and refuses
-those that are not in the catalog. `fingerprint` identifies a finding in baselines and in SARIF.
+`select` removes findings by code, `without_baseline_findings` by the baseline. A check that loses all its findings has
+the outcome `ignored`. `parse_codes` parses the codes of an option and refuses those that are not in the catalog.
+`fingerprint` identifies a finding in baselines and in SARIF.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Print known issues and check codes on a terminal: the explanation of a code, or the codes that match a text.
 
-Entries are JSON documents of `explain`. `claim_text` and `edits_of` are also used for Markdown.
+`print_issues` prints entries, which are JSON documents of `explain`; `print_matches` prints codes that match.
+`claim_text` and `edits_of` are also used for Markdown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Format any document as indented JSON; render a report as one JSON document or as JSON lines."""
+"""Format any document as indented JSON; render a report as one JSON document or as JSON lines.
+
+`dump` formats a document, `render` and `render_lines` a report.
+"""
 
 from __future__ import annotations
 

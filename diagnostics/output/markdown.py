@@ -1,8 +1,9 @@
 """Render reports, catalog entries and other documents as Markdown: Jinja templates redact and escape values.
 
-Templates are in `diagnostics/output/templates/*.md.j2`. In a template `{{ value }}` is redacted and escaped, so that it
-becomes no markup, mention or link. `{{ text | prose }}`, for our own texts, is not redacted and keeps code between
-backticks. `{{ text | code_block }}` is a redacted fenced block.
+`render` renders a report, `issue_page` a catalog entry, `render_template` any template. Templates are in
+`diagnostics/output/templates/*.md.j2`. In a template `{{ value }}` is redacted and escaped, so that it becomes no
+markup, mention or link. `{{ text | prose }}`, for our own texts, is not redacted and keeps code between backticks.
+`{{ text | code_block }}` is a redacted fenced block.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Format the evidence on whether two releases work together, for `versions` and for doctor's findings."""
+"""Format the evidence on whether two releases work together, for `versions` and for doctor's findings.
+
+`pair_text` returns one line, `evidence_lines` yields all lines, and `mark_of` returns the mark in a table.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Show a spinner with the current step on a terminal while a command is working.
 
-The spinner is on standard error, appears after DELAY_S, and is removed for good before other output.
-GRPO_DOCTOR_QUIET or TERM=dumb turns it off.
+`show_spinner` shows it for a command, `update` sets the step. The spinner is on standard error, appears after DELAY_S,
+and is removed for good before other output. GRPO_DOCTOR_QUIET or TERM=dumb turns it off.
 """
 
 from __future__ import annotations

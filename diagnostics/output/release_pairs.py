@@ -1,7 +1,8 @@
 """Summarise the published results for pairs of vLLM and TRL releases, and print or export them for `versions`.
 
-The command recommends the best pair that ran. Without --all it prints SELECTED_PAIRS, as the README's table does. The
-row of a pair with the state `fails` is "does not work together".
+`published_pairs` returns the pairs; `render` prints them, `document` exports them. The command recommends the best pair
+that ran (`best_pair`). Without --all it prints SELECTED_PAIRS, as the README's table does. The row of a pair with the
+state `fails` is "does not work together".
 """
 
 from __future__ import annotations

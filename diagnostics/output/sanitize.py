@@ -1,9 +1,10 @@
 r"""Escape control characters and CI workflow commands in printed text; make the streams and consoles that do it.
 
-Control characters are shown as `\uXXXX` rather than removed, because removing one sequence can create another. JSON
-reads the escape as the character again, so a document stays valid. Consoles let their own colours pass; a console that
-redraws a progress line lets cursor movements pass, too. `write_ci_commands` lets CI commands pass. After the reader has
-closed a pipe, output is dropped.
+`sanitize_stdio` sanitizes the standard streams, `escape` a text; `console` makes a console. Control characters are
+shown as `\uXXXX` rather than removed, because removing one sequence can create another. JSON reads the escape as the
+character again, so a document stays valid. Consoles let their own colours pass; a console that redraws a progress line
+lets cursor movements pass, too. `write_ci_commands` lets CI commands pass. After the reader has closed a pipe, output
+is dropped.
 """
 
 from __future__ import annotations

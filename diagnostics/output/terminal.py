@@ -1,8 +1,8 @@
 """Print a report on a terminal: summary, examined subject, findings with evidence and fix, and checks.
 
-By default a finding takes a few lines, or one if it is minor or late in the list; `--verbose` prints everything. A
-report with its own layout (`report.extra`) prints itself. Commands with such reports use the smaller functions here,
-such as `print_text` and `print_finding`.
+`render` prints the report. By default a finding takes a few lines, or one if it is minor or late in the list;
+`--verbose` prints everything. A report with its own layout (`report.extra`) prints itself. Commands with such reports
+use the smaller functions here, such as `print_text` and `print_finding`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Mask secrets, escape control characters and redact identities in the texts of a report or document.
 
-`report_output` uses these functions before it renders a report; some commands use them for other documents and
-messages. `change_texts` applies any function to the texts of nested data.
+`mask_for_screen` masks and escapes; `redact_for_sharing` also redacts. `report_output` uses them before it renders a
+report; some commands use them for other documents and messages. `change_texts` applies any function to the texts of
+nested data.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Find the known issues whose signatures match the logs, each with its certainty, evidence and triggers.
 
-The verdict (`verdict.py`) selects from these candidates. A crash that the log shows only in warnings is no candidate
-unless something else failed, or a sample of the entry is a warning too. `without_values` and `distinct_hits` compare
-lines without their numbers and paths.
+`find_candidates` returns them, and the verdict (`verdict.py`) selects from these candidates. A crash that the log shows
+only in warnings is no candidate unless something else failed, or a sample of the entry is a warning too.
+`without_values` and `distinct_hits` compare lines without their numbers and paths.
 """
 
 from __future__ import annotations

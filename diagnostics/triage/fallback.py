@@ -1,8 +1,8 @@
 """Analyze logs without a known root cause: find leads, similar issues, symptoms and the end of the run.
 
-A lead is a known issue that may explain a log although no line proves it. Leads come from a traceback without its last
-line, a wait at the end, a prompt for input, a symptom in the metrics, or a line that several failures print. Each lead
-is a hypothesis, and names a test that would confirm or exclude it.
+`analyze_unmatched` returns a `Fallback`. A lead is a known issue that may explain a log although no line proves it.
+Leads come from a traceback without its last line, a wait at the end, a prompt for input, a symptom in the metrics, or a
+line that several failures print. Each lead is a hypothesis, and names a test that would confirm or exclude it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Find the runs that `triage --group` judges separately, and print those that failed alike as one group."""
+"""Find the runs that `triage --group` judges separately, and print those that failed alike as one group.
+
+`find_runs` finds the runs, and `print_groups` prints the groups.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Find symptoms in the metrics of a log, each with its possible causes, likeliest first.
 
-A metric shows that something is wrong, but not why. The causes in symptoms.toml are hypotheses, each with the test that
-would confirm it. The bounds follow the frameworks' documentation and checks, some with a margin. `has_recovered`
-reports whether NaN metrics became numbers again.
+`find_symptoms` returns them. A metric shows that something is wrong, but not why. The causes in symptoms.toml are
+hypotheses, each with the test that would confirm it. The bounds follow the frameworks' documentation and checks, some
+with a margin. `has_recovered` reports whether NaN metrics became numbers again.
 """
 
 from __future__ import annotations

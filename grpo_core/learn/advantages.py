@@ -1,7 +1,8 @@
 """Compute advantages: a sample's reward minus a baseline, divided by a deviation, both chosen in `LossConfig`.
 
-Baseline and deviation are of the group, of the other samples in the group, of the batch, or left out. Equal rewards
-have exactly their value as mean and 0 as deviation.
+`group_advantages` computes them, and `with_advantages` fills them into samples. Baseline and deviation are of the
+group, of the other samples in the group, of the batch, or left out. Equal rewards have exactly their value as mean and
+0 as deviation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Compute log-probs and entropies of given tokens without holding the logits of all positions in memory.
 
 The logits of a whole batch would be the largest tensor of a training step. Here positions go through the output layer
-in chunks. The backward pass computes the logits of all chunks but the last again.
+in chunks: `completion_logprobs` runs the model, and `chunked_logprobs` the output layer. The backward pass computes the
+logits of all chunks but the last again.
 
 If `can_share` accepts the model, equal prompts of a batch are computed once: their completions get copies of the KV
 cache (`read_prompts`). `keys_and_values`, `cache_kwargs` and `output_cache` hide how releases of transformers name and

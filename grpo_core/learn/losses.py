@@ -1,6 +1,7 @@
 """Compute the policy loss from log-prob streams: a weighted sum of one loss per token.
 
-Settings choose ratio, surrogate, importance correction, KL to the reference, and the weights of tokens.
+`policy_loss` computes it, with the weights of `token_weights`. Settings choose ratio, surrogate, importance correction,
+KL to the reference, and the weights of tokens.
 
 | stream    | numbers                                            | used for                               |
 |-----------|----------------------------------------------------|----------------------------------------|

@@ -1,9 +1,10 @@
 """Save and load checkpoints: the state that a killed run needs to continue with the same numbers.
 
-A checkpoint is a folder, written under another name and renamed when complete. Its `state.json` has the checksums of
-its tensor files; a checkpoint whose files do not match is skipped, with a message. No state of random generators is
-saved: each request has its own seed, and a reward function that uses random numbers must seed them itself.
-`check_resumable` refuses to resume a run with other settings; those in `_CHANGEABLE` may differ.
+`save` writes a checkpoint, and `load` reads the newest undamaged one. A checkpoint is a folder, written under another
+name and renamed when complete. Its `state.json` has the checksums of its tensor files; a checkpoint whose files do not
+match is skipped, with a message. No state of random generators is saved: each request has its own seed, and a reward
+function that uses random numbers must seed them itself. `check_resumable` refuses to resume a run with other settings;
+those in `_CHANGEABLE` may differ.
 """
 
 from __future__ import annotations

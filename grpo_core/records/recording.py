@@ -2,8 +2,8 @@
 
 `rollouts.jsonl` has a line for each recorded step, with the name and checksum of a safetensors file for the numbers; of
 several lines of one step the last one counts. The line also has digests of the policy and of the first update's
-gradient, but not the parameters themselves. docs/rollout-format.md describes both files. `as_arguments` turns recorded
-settings into command-line arguments.
+gradient, but not the parameters themselves. docs/rollout-format.md describes both files. `Recorder` writes both,
+`read_step` reads a step. `as_arguments` turns recorded settings into command-line arguments.
 """
 
 from __future__ import annotations

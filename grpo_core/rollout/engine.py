@@ -1,6 +1,7 @@
 """Define the protocol of engines (sampling and weight updates), and the checks that engines share.
 
-The checks are of requests before sampling, completions after it, and the tensors of a weight update.
+The checks are of requests before sampling (`check_requests`), completions after it (`check_answers`), and the tensors
+of a weight update (`check_parameters`).
 
 One engine has one owner: no two of its calls run at the same time. `capabilities` shows what an engine can't do. It
 refuses such a call before any effect, but a `fingerprint` that it can't compute is None. Failures raise EngineError.

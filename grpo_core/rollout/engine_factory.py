@@ -1,7 +1,7 @@
 """Build the in-process engine that a configuration names.
 
-If trainer and engine use one GPU at the same time, the engine's memory is limited to `rollout.memory_share`. The
-transformers engine runs on `rollout.device`; vLLM chooses its device itself.
+`build_engine` builds it. If trainer and engine use one GPU at the same time, the engine's memory is limited to
+`rollout.memory_share`. The transformers engine runs on `rollout.device`; vLLM chooses its device itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Convert requests to vLLM's sampling parameters, and vLLM's outputs to completions; read shapes of stored models.
 
-The sampling parameters that shape the distribution or end a completion are set explicitly, so vLLM's defaults do not
-apply. `mix_seed` derives the seed, and `check_temperature` refuses a temperature that vLLM would change.
+`sampling_arguments` and `decode_completion` convert, `stored_shapes` reads. The sampling parameters that shape the
+distribution or end a completion are set explicitly, so vLLM's defaults do not apply. `mix_seed` derives the seed, and
+`check_temperature` refuses a temperature that vLLM would change.
 """
 
 from __future__ import annotations

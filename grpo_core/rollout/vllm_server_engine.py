@@ -1,8 +1,8 @@
 """Implement the engine that samples on vLLM's own HTTP server: `vllm serve`, or `trl vllm-serve` since TRL 1.11.
 
-Requests and answers have the format of OpenAI's completions with token ids. Sampling and stop parameters are in each
-request. Answers that show a default of the server (a stop id or limit of its own, log-probs before the temperature) are
-refused. Weights go to the server by a safetensors file in a folder that both see.
+`VllmServerEngine` is the engine. Requests and answers have the format of OpenAI's completions with token ids. Sampling
+and stop parameters are in each request. Answers that show a default of the server (a stop id or limit of its own,
+log-probs before the temperature) are refused. Weights go to the server by a safetensors file in a folder that both see.
 
 Read in and tested with vLLM 0.31.0 (vllm/entrypoints/openai/completion/protocol.py and serving.py). docs/servers.md
 explains how to start a server for training. `capabilities` lists what a server cannot do, before it is used.

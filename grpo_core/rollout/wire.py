@@ -1,7 +1,8 @@
 """Convert requests, completions and capabilities to and from JSON, for an engine in another process.
 
-JSON keeps floats exactly (Python writes the shortest text that reads back as the same float), so the trip changes no
-bit. `checksum` computes the CRC-32 by which the two sides notice a changed body.
+The functions `encode_…` and `decode_…` convert. JSON keeps floats exactly (Python writes the shortest text that reads
+back as the same float), so the trip changes no bit. `checksum` computes the CRC-32 by which the two sides notice a
+changed body.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Build prompts from a data set or from the shipped task, and rollouts (prompts with seeded requests) from them.
 
-Data sets are JSON lines (also gzipped), Parquet, or folders of Hugging Face datasets. Overlong prompts are dropped or
-truncated, or end the run. The module also builds the evaluation prompts and the prompt of the weight-sync probe,
-derives seeds, and computes the number of steps from `train.epochs`.
+`build_prompts` builds the prompts, and `rollout` a rollout. Data sets are JSON lines (also gzipped), Parquet, or
+folders of Hugging Face datasets. Overlong prompts are dropped or truncated, or end the run. The module also builds the
+evaluation prompts and the prompt of the weight-sync probe, derives seeds, and computes the number of steps from
+`train.epochs`.
 """
 
 from __future__ import annotations

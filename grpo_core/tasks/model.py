@@ -1,8 +1,9 @@
 """Create the tiny model and tokenizer of the shipped task, and load models and tokenizers from local folders.
 
-Loading uses transformers, without network and without running code from the folder. A model is refused if its output
-layer has a bias, or if its config has `final_logit_softcapping` or `logit_scale`: `grpo_core.learn.logprobs` would
-compute its log-probs wrongly. `known_ids` counts the ids that model and tokenizer both have.
+`make_tiny` creates them; `load_model` and `load_tokenizer` load. Loading uses transformers, without network and without
+running code from the folder. A model is refused if its output layer has a bias, or if its config has
+`final_logit_softcapping` or `logit_scale`: `grpo_core.learn.logprobs` would compute its log-probs wrongly. `known_ids`
+counts the ids that model and tokenizer both have.
 """
 
 from __future__ import annotations

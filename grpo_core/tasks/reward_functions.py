@@ -1,6 +1,7 @@
 """Define the built-in reward functions and the soft overlong penalty, and load the user's functions.
 
-Loading a user's function runs its Python file, once per process.
+`load_functions` returns the configured functions by name. Loading a user's function runs its Python file, once per
+process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Try to import a module in a separate process, so that a crash or a hang becomes a result, and describe the result."""
+"""Try to import a module in a separate process, so that a crash or a hang becomes a result, and describe the result.
+
+`try_import` imports, `describe_import` describes.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Start an unmodified `vllm serve` with a tiny model in a separate process; send requests to servers on this machine.
 
-`find_worker` finds the process that runs the model, from /proc.
+`start` starts the server; `request_completion` and `request_status` send a request. `find_worker` finds the process
+that runs the model, from /proc.
 """
 
 from __future__ import annotations

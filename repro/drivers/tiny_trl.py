@@ -1,7 +1,7 @@
 """Build unmodified TRL's `GRPOTrainer` on a CPU, with a tiny random Llama whose words are single letters.
 
-Model, tokenizer and `GRPOConfig` can also be built alone. `take_step` and `describe_unmoved_weights` train; the
-functions `reward_*` are rewards.
+`trainer` builds it; `model`, `tokenizer` and `config` (a `GRPOConfig`) build its parts. `take_step` and
+`describe_unmoved_weights` train; the functions `reward_*` are rewards.
 """
 
 from __future__ import annotations

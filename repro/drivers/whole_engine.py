@@ -1,8 +1,8 @@
 """Run vLLM's whole unmodified engine in this process, and compare its log-probs with those of transformers.
 
 The model is a tiny Llama with random weights, on a CPU unless vLLM finds a GPU. The trainer's side computes the
-log-prob of a sampled token from the weights and the temperature that it assumes. `push_weights` updates the engine.
-`repro` registers failures of this engine.
+log-prob of a sampled token from the weights and the temperature that it assumes. `start_model` starts an engine, and
+`compare_samples` samples and compares. `push_weights` updates the engine. `repro` registers failures of this engine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`compare` finds missing, guarded and undecided uses of an engine's API in synthetic packages.
 
-A guarded use is missing, but in a `try` with an alternative that works. The uses are names, arguments,
-attributes, patched paths, HTTP routes and launch options.
+A guarded use is missing, but in a `try` with an alternative that works. A use under a condition counts if a run can
+reach it. The uses are names, arguments, attributes, patched paths, HTTP routes and launch options.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The guards (`raise` and `assert`) of a config class get conditions that hold when Python raises.
 
-Guards in loops and handlers are left out.
+Guards in loops and handlers are left out. Calls of own methods and validators are recorded.
 
 `lint` evaluates the conditions as Python does. `start_guards` finds guards of released packages.
 """

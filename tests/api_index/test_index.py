@@ -1,7 +1,8 @@
 """The API index has each release's names and requirements; `versions` and doctor report which releases fit together.
 
 `versions` recommends releases; doctor reports names that an installed release lacks. Most tests build a small index,
-some use the index in the wheel ("the shipped index").
+some use the index in the wheel ("the shipped index"). Damaged index files and questions that cannot be answered are
+refused. uv resolves the install command.
 """
 
 from __future__ import annotations

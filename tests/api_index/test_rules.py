@@ -1,4 +1,7 @@
-"""Rules on vLLM's behaviour record the releases in whose source their lines were found; an unknown key is refused."""
+"""Rules on vLLM's behaviour record the releases in whose source their lines were found; an unknown key is refused.
+
+A rule that only an option needs breaks no pair.
+"""
 
 from __future__ import annotations
 

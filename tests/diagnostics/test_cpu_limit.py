@@ -1,4 +1,8 @@
-"""Work on an input ends at its limit of processor time, and the input is reported as not checked."""
+"""Work on an input ends at its limit of processor time, and the input is reported as not checked.
+
+A single call of C ends at the limit, too. The limit does not replace an interrupt. Threads other than the main one have
+no limit.
+"""
 
 import contextlib
 import io

@@ -1,4 +1,7 @@
-"""A TOML file alone describes a framework: its commands, scripts and configs are recognised, and rules check them."""
+"""A TOML file alone describes a framework: its commands, scripts and configs are recognised, and rules check them.
+
+Options without an index are reported as not checked. docs/lint.md names the keys of the file.
+"""
 
 import re
 import shutil

@@ -1,7 +1,7 @@
 """Redaction replaces secrets in all formats and personal data in shareable ones, and keeps harmless text.
 
-Long texts take limited time. Known shapes of secrets are below; generated cases and personal data are in
-`secret_cases`.
+Texts are masked before they are cut. Long texts take limited time. Known shapes of secrets are below; generated cases
+and personal data are in `secret_cases`.
 """
 
 import ast

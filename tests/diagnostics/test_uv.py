@@ -1,4 +1,7 @@
-"""`diagnostics.uv` finds uv, copies pip's variables (not pip.conf), and chooses arguments for PyTorch's CPU build."""
+"""`diagnostics.uv` finds uv, copies pip's variables (not pip.conf), and chooses arguments for PyTorch's CPU build.
+
+The module needs the standard library only.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Run a golden command in a separate folder, summarise its output, and compare it with commands.json.
 
-A golden command is a command whose result is recorded: exit code, one line of stderr, and a summary of stdout. The
-command runs as `python -m ...` in a folder with the files of `inputs/` and the fake environments below. Paths, dates,
-durations and growing counts are replaced by placeholders.
+`observe` runs and summarises, `differences` compares. A golden command is a command whose result is recorded: exit
+code, one line of stderr, and a summary of stdout. The command runs as `python -m ...` in a folder with the files of
+`inputs/` and the fake environments below. Paths, dates, durations and growing counts are replaced by placeholders.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Released wheels of vLLM and TRL sample, train and reproduce known issues, on a GPU or, with CPU builds, on a CPU.
 
-grpo_core trains with vLLM, too. A sleeping vLLM frees memory. A shortage of memory has its code in triage, and `doctor
---tier live` starts an engine of the cell.
+grpo_core trains with vLLM, too. A GPU cell has the releases in its name. A sleeping vLLM frees memory. A shortage of
+memory has its code in triage, and `doctor --tier live` starts an engine of the cell.
 
 The cells for a GPU are in the folder that the variable GRPO_DOCTOR_GPU_CELLS names, each built from `locks/CELL.txt`.
 The CPU tests run in the cells that `nox -s tests-cells` builds. A test whose cell is missing is skipped, and the skip

@@ -1,7 +1,7 @@
 """Each dialect's loss equals its project's formula, written out token by token in plain Python.
 
-Gradients equal finite differences; CISPO's gradient, which is not that of its value, has a test of its own. Clamped
-log-ratios and KLs are tested, too.
+A dialect is one loss of another trainer. Gradients equal finite differences; CISPO's gradient, which is not that of its
+value, has a test of its own. Clamped log-ratios and KLs are tested, too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The policy trains adapters or all weights, gives engines merged weights, and saves a checkpoint for transformers.
 
-The reference policy and temporary parameters leave it as it was; gradient checkpointing changes no gradient.
+The reference policy and temporary parameters leave it as it was; gradient checkpointing changes no gradient. Unknown
+adapter layers are refused.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """In bfloat16, gradients and the parts in `model.float32_parts` stay in float32, and tied weights are trained.
 
-All rollout modes train the same parameters.
+All rollout modes train the same parameters. The engine's dtype may differ from the trainer's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Prompts that are computed once per group give the log-probs and gradients of single rows, for four kinds of model.
 
-The logits of both decoders equal the model's. `can_share` refuses unsupported models.
+The logits of `LlamaDecoder` and `EqualLengthDecoder` equal the model's. `can_share` refuses unsupported models.
 """
 
 import pytest

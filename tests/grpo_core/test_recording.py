@@ -1,7 +1,7 @@
 """A recorded step is read back unchanged, without columns that JSON cannot store; damaged records are refused.
 
 A cut-off last line leaves the earlier steps readable. `output.record_every` selects the steps that a run records. A
-record that refers to a file outside of its run is refused.
+record that refers to a file outside of its run is refused. The format is that of docs/rollout-format.md.
 """
 
 import contextlib

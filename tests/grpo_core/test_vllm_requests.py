@@ -1,6 +1,6 @@
 """Unusable vLLM outputs and weights files, a missing model and a missing vLLM are named errors; seeds keep all bits.
 
-vLLM is not needed.
+vLLM is not needed. Log-probs are those of the sampled ids, and a stop id at max_tokens counts as `stop`.
 """
 
 import os

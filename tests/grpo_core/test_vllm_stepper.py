@@ -1,4 +1,7 @@
-"""`Stepper` submits requests to a fake vLLM within its limits, and pairs outputs; an inconsistent vLLM is an error."""
+"""`Stepper` submits requests within a fake vLLM's limits, and pairs each with its output.
+
+A vLLM that answers unknown requests or loses some is an error.
+"""
 
 from types import SimpleNamespace
 

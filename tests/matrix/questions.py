@@ -1,4 +1,7 @@
-"""Make the questions of a matrix file and events that answer them, for tests of published and reported results."""
+"""Make the questions of a matrix file and events that answer them, for tests of published and reported results.
+
+A question is a layer to run for a cell. `load_questions` makes questions, and `answer_event` an event.
+"""
 
 from __future__ import annotations
 

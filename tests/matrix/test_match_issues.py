@@ -1,4 +1,7 @@
-"""Known issues are recognised in the logs and the missing names of failed matrix layers."""
+"""Known issues are recognised in the logs and the missing names of failed matrix layers.
+
+A failure of many lines is searched in seconds.
+"""
 
 from __future__ import annotations
 

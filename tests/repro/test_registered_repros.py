@@ -1,4 +1,7 @@
-"""Registered repros agree with their catalog entries and the matrix; importing them imports no upstream package."""
+"""Registered repros agree with their catalog entries and the matrix; importing them imports no upstream package.
+
+A new record of attempts keeps the order of the others.
+"""
 
 import ast
 import json

@@ -1,8 +1,8 @@
 """Create the inputs of the probes (sequences to score, prompts), and divide the token limit of an audit (`Budget`).
 
-The inputs are texts and random ids from a fixed seed. The budget reserves tokens for sampling, prefix cache and
-replicas. The rest is for two comparisons of weights, each up to a limit. The second runs if the first is not clean and
-does not name another checkpoint.
+The inputs are texts and random ids from a fixed seed: `score_sequences`, `long_prompt` and `sample_prompts` return
+them. The budget reserves tokens for sampling, prefix cache and replicas. The rest is for two comparisons of weights,
+each up to a limit. The second runs if the first is not clean and does not name another checkpoint.
 """
 
 from __future__ import annotations

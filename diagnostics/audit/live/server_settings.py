@@ -1,7 +1,7 @@
 """Compare a server's settings with those of the trainer (P0), and its tokenizer with that of the checkpoint (P10).
 
-P10 compares the chat template, too. This costs no tokens. `read_trainer_settings` reads the file of `--trainer-config`:
-sampling parameters, lengths, prompts.
+`check_settings` makes the first comparison, `check_tokenization` the second, which includes the chat template. This
+costs no tokens. `read_trainer_settings` reads the file of `--trainer-config`: sampling parameters, lengths, prompts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Read the metrics of a run from trainer_state.json (`read_trainer_state`), JSON lines and logs.
 
-Each reader returns a `MetricSeries` with canonical names, or None without known metrics, and adds unread inputs to
-`unread`. At most 20,000 steps of a file are read. Of a step at most 500 metrics are stored, and the rest is dropped
-without a note. The reward is the only metric of an evaluation that has a canonical name. `metric_row` converts the
-metrics of one step; `newest_states` chooses among a run's trainer_state.json files.
+Each reader (the others are `read_lines` and `read_log`) returns a `MetricSeries` with canonical names, or None without
+known metrics, and adds unread inputs to `unread`. At most 20,000 steps of a file are read. Of a step at most 500
+metrics are stored, and the rest is dropped without a note. The reward is the only metric of an evaluation that has a
+canonical name. `metric_row` converts the metrics of one step; `newest_states` chooses among a run's trainer_state.json
+files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Build the plan's step that installs releases by one command, and find requirements that exclude each other.
 
-`merge_constraints` returns the requirements to install besides a chosen set of versions.
+`install_step` builds the step, and `conflicts` finds the conflicts. `merge_constraints` returns the requirements to
+install besides a chosen set of versions.
 """
 
 from __future__ import annotations

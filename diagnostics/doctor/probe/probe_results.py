@@ -1,7 +1,8 @@
 """Turn the result of a probe's child process into a check result; a new failure gives a finding with its likely cause.
 
-The cause is a damaged package, a missing module, or what `triage` finds in the child's output. `platform_findings` and
-`parity_findings` check what successful probes report: the platforms and the log-probs.
+`check_result_of` returns the check result. The cause is a damaged package, a missing module, or what `triage` finds in
+the child's output. `platform_findings` and `parity_findings` check what successful probes report: the platforms and the
+log-probs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """List the TCP and unix sockets of this network namespace by inode, with peer, unread and unsent bytes.
 
-The peer is the socket at the other end, if that is on this host; for a unix socket that is not accepted yet, it is the
-listener. Established TCP sockets also have the bytes that they sent and received, and the seconds since the last ones.
-The kernel lists sockets over netlink, as for `ss`, without special permission. `unlisted_processes` finds the processes
-whose sockets are not listed.
+`all_sockets` returns them. The peer is the socket at the other end, if that is on this host; for a unix socket that is
+not accepted yet, it is the listener. Established TCP sockets also have the bytes that they sent and received, and the
+seconds since the last ones. The kernel lists sockets over netlink, as for `ss`, without special permission.
+`unlisted_processes` finds the processes whose sockets are not listed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Save a snapshot as a JSON file (bundle), redacted, and load one.
 
-The rules of `redact` remove secrets, personal data and names of machines that they recognise. Hosts keep the names
-host-1, host-2, … that the hang command gives them.
+`save` writes a bundle, `load` converts its JSON document to a snapshot. The rules of `redact` remove secrets, personal
+data and names of machines that they recognise. Hosts keep the names host-1, host-2, … that the hang command gives them.
 """
 
 from __future__ import annotations

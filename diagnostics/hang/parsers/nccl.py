@@ -1,7 +1,8 @@
 """Parse reports about NCCL's ranks: log messages of PyTorch's watchdog, and the JSON of NCCL's RAS (ncclras).
 
 Ranks whose collective timed out are waiting. Another rank that the watchdog reports counts as blocking if it started
-fewer collectives of the same process group, or if no timeout has a sequence number.
+fewer collectives of the same process group, or if no timeout has a sequence number. `parse_watchdog` reads the
+messages, `ras_snapshot` the JSON.
 """
 
 from __future__ import annotations

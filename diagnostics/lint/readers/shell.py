@@ -1,10 +1,11 @@
 """Read the commands of a shell script without running it; words whose value is unknown are marked.
 
-tree-sitter parses the script. This module follows its variables through assignments, defaults, arithmetic, functions
-and sourced files of the same project. A value that a branch, a loop, a command's output or the environment decides is
-unknown. Commands in branches and in functions that the script does not call are returned, too; those in `$(...)` and in
-the condition of a loop are not. `#SBATCH` lines set Slurm's variables. Sourced files that cannot be read, and scripts
-in here-documents, become entries "not checked" of the commands.
+`read_script` returns the commands, `read_nested` those of a word that is a script. tree-sitter parses the script. This
+module follows its variables through assignments, defaults, arithmetic, functions and sourced files of the same project.
+A value that a branch, a loop, a command's output or the environment decides is unknown. Commands in branches and in
+functions that the script does not call are returned, too; those in `$(...)` and in the condition of a loop are not.
+`#SBATCH` lines set Slurm's variables. Sourced files that cannot be read, and scripts in here-documents, become entries
+"not checked" of the commands.
 """
 
 from __future__ import annotations

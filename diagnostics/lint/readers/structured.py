@@ -1,9 +1,9 @@
 """Parse YAML, JSON and TOML into nested dicts and lists whose leaves are `Value`s with their lines; flatten them.
 
-Text that cannot be parsed raises `UnreadableError`, and so does text beyond the limits on depth and number of values,
-so reading takes bounded time and memory. Callers refuse texts larger than MAX_BYTES. Values under names of secrets are
-remembered for the process (`redact.remember_secret`), so that later output masks them. `check_run_count` limits the
-runs and environment variables of a file for all readers.
+`parse_documents` parses a text, and `flatten` flattens tables. Text that cannot be parsed raises `UnreadableError`, and
+so does text beyond the limits on depth and number of values, so reading takes bounded time and memory. Callers refuse
+texts larger than MAX_BYTES. Values under names of secrets are remembered for the process (`redact.remember_secret`), so
+that later output masks them. `check_run_count` limits the runs and environment variables of a file for all readers.
 """
 
 from __future__ import annotations

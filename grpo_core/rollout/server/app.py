@@ -1,7 +1,8 @@
 """Define the HTTP application of the rollout server (FastAPI), which samples token ids and loads weights.
 
-Routes: `/health`, `/info`, `/generate`, `/fingerprint`, `/weights` (an upload), `/sync/load` (shared memory).
-`AccessControl` decides about a call before its body is read, `EngineThread` gives one call at a time to the engine.
+`create_app` creates it. Routes: `/health`, `/info`, `/generate`, `/fingerprint`, `/weights` (an upload), `/sync/load`
+(shared memory). `AccessControl` decides about a call before its body is read, `EngineThread` gives one call at a time
+to the engine.
 """
 
 # mypy: disable-error-code="misc, untyped-decorator"

@@ -1,7 +1,8 @@
 """Simulate threads, or the clients of a server loop, that use one V0 engine: each caller is a generator.
 
-A caller is suspended where another thread could run: in the forward pass, while it waits for a lock, and after a step
-that released its lock. `take_turns` switches between callers, always in the same order.
+`generate` is one caller, `generate_locked` one with a lock, and `ServingLoop` the server loop. A caller is suspended
+where another thread could run: in the forward pass, while it waits for a lock, and after a step that released its lock.
+`take_turns` switches between callers, always in the same order.
 """
 
 from __future__ import annotations

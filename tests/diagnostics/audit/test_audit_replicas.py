@@ -1,7 +1,6 @@
 """Replicas with different weights are a fault; one server with wrong weights is no such fault.
 
-A replica fault is found by `check_replicas`; `hides_weights` decides whether it hides the result
-for the weights.
+A replica fault is found by `check_replicas`; `hides_weights` decides whether it hides the result for the weights.
 """
 
 from types import SimpleNamespace

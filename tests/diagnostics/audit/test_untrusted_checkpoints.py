@@ -2,7 +2,8 @@
 
 For an adapter, the folder of its base is read, too. A model larger than its files, missing weights, pipes, devices,
 names of code or other models, and broken settings are refused, in part also by grpo_core's loader. The tokenizer and
-its sandboxed chat template are used in a child process, whose time, memory and answers are limited.
+its sandboxed chat template are used in a child process, whose time, memory and answers are limited, and which ends with
+the audit.
 """
 
 import json

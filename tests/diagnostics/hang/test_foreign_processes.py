@@ -1,8 +1,7 @@
 """`hang` inspects real processes of other Python releases, namespaces and users, and processes that change meanwhile.
 
-It also ends a py-spy that does not answer or takes 1 GiB. Two tests
-select from a synthetic process table.
-Tests are skipped without the programs or rights that they need.
+It also ends a py-spy that does not answer or takes 1 GiB. Two tests select from a synthetic process table. Tests are
+skipped without the programs or rights that they need.
 """
 
 import os

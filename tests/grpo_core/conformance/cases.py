@@ -1,6 +1,7 @@
 """Provide the inputs of the conformance suite: a model folder, an engine that serves it, and log-probs of transformers.
 
-As a program it writes the model folder for a server: `python -m tests.grpo_core.conformance.cases FOLDER`.
+As a program it writes the model folder for a server: `python -m tests.grpo_core.conformance.cases FOLDER`. `make_case`
+returns a `Case` with all three.
 """
 
 from __future__ import annotations

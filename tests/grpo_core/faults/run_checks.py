@@ -1,7 +1,8 @@
 """Check a run with a fault by its files and the server's log, independently of the trainer.
 
-An error message must name server, call and fix. Each trained completion must be one that a server sampled for its
-prompt from the recorded weights. A run must equal the reference run bit for bit.
+`missing_parts`, `sampling_problems` and `differences` check one rule each. An error message must name server, call and
+fix. Each trained completion must be one that a server sampled for its prompt from the recorded weights. A run must
+equal the reference run bit for bit.
 """
 
 from __future__ import annotations
