@@ -99,7 +99,7 @@ def _judge(index: JobIndex, search: RootSearch, blockers: Blockers, patience: Pa
     waited_s = _longest_wait_s(index, worst, (key, *victims))
     verdict = Verdict(HANG, "", worst.cause, worst.certainty, worst.culprits, worst.chain, cycle)
     verdict = _consider_time(index, replace(verdict, victims=victims, waited_s=waited_s), worst, patience)
-    waker = search.possible_waker(worst) if verdict.outcome == HANG else ""
+    waker = search.possible_waker(worst, patience.quiet_s) if verdict.outcome == HANG else ""
     verdict = replace(verdict, outcome=WAITING) if waker else verdict
     if incomplete and verdict.outcome == HANG and worst.cause in _GUESSES_IF_BLIND:
         verdict = replace(verdict, certainty="hypothesis")
@@ -255,14 +255,11 @@ def _may_work_in_turns(index: JobIndex, blocker: RootBlocker, patience: Patience
 def _polls_only(index: JobIndex, blocker: RootBlocker) -> bool:
     """Return whether a process with one thread, no child and no polling sibling only slept and moved no data."""
     state = index.states[blocker.culprits[0]]
-    thread, process = state.thread, state.process
+    process = state.process
     # Several pollers of one parent may have no work.
     pollers = [p for p in index.families[process.host, process.ppid] if index.states[p.key].kind == "sleep"]
-    if thread.asleep_s is None or len(process.threads) > 1 or index.children(process) or len(pollers) > 1:
-        return False
-    seconds = index.snapshot.seconds
-    quiet = all((c.quiet_s or 0.0) >= seconds for _, c in index.open_connections(process))
-    return thread.steady and thread.asleep_s < seconds and quiet and process.io_moved is False
+    several = len(process.threads) > 1 or index.children(process) or len(pollers) > 1
+    return not several and index.only_slept(state)
 
 
 def _is_unexplained(index: JobIndex, blocker: RootBlocker) -> bool:

@@ -201,6 +201,12 @@ class JobIndex:
         """Return whether the blocking thread ran during the observation."""
         return self._is_recent(state.thread.asleep_s)
 
+    def only_slept(self, state: BlockedState) -> bool:
+        """Return whether a process that sleeps woke during the observation, and moved no data."""
+        sockets = [socket for _, socket in self.open_connections(state.process)]
+        moved = state.process.io_moved is not False or any(self._is_recent(s.quiet_s or 0.0) for s in sockets)
+        return state.kind == "sleep" and state.thread.steady and self.ran(state) and not moved
+
     def _is_recent(self, age_s: float | None) -> bool:
         return age_s is not None and age_s < self.snapshot.seconds
 

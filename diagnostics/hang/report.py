@@ -55,15 +55,13 @@ def document_of(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def _process_document(state: BlockedState) -> dict[str, Any]:
     """Return a process with its blocking call, place and stack."""
-    process, thread = state.process, state.thread
-    frame = state.call.caller or state.call.frame
-    text = state.call.wait.text
-    if state.kind in ("native", "file", "kernel") and state.call.detail:
-        text = f"{text} ({state.call.detail})"
+    process, thread, call = state.process, state.thread, state.call
+    frame = call.caller or call.frame
+    detail = f" ({call.detail})" if call.detail and state.kind in ("native", "file", "kernel") else ""
     return {
         **{name: getattr(process, name) for name in _PROCESS_FIELDS},
         "stands": state.kind,
-        "text": text,
+        "text": f"{call.wait.text}{detail}",
         "where": frame_text(frame) if frame else "",
         "frames": [frame_text(item) for item in state.frames[:MAX_FRAMES]],
         "threads": len(process.threads),

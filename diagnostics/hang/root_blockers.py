@@ -81,7 +81,7 @@ class RootSearch:
         self._remaining_steps = max(_MIN_STEPS, _MAX_STEPS // max(1, len(self._graph)))
         return self._end_of_path(key, ())
 
-    def possible_waker(self, blocker: RootBlocker) -> str:
+    def possible_waker(self, blocker: RootBlocker, patience_s: float) -> str:
         """Return the key of a process that can continue by itself and so may end the wait; else "".
 
         Only a closed set of waiting processes is a hang. The set begins with the blocking processes, and grows by those
@@ -94,7 +94,8 @@ class RootSearch:
         for key in members:  # it grows
             state = index.states[key]
             follows = state.kind == "idle" and not state.process.python and state.thread.syscall in _FOLLOWS
-            if follows or (state.kind in (*COMPUTING, "sleep") and key not in blocker.culprits):
+            naps = index.snapshot.seconds >= patience_s and index.only_slept(state)
+            if follows or (state.kind in (*COMPUTING, "sleep") and key not in blocker.culprits and not naps):
                 return key
             members += [k for k in dict.fromkeys(self._wakers(state, blocker)) if k not in members]
         return ""
