@@ -12,7 +12,7 @@ class UserError(Exception):
 
 
 def called_as() -> str:
-    """Return how the user started us: `grpo-doctor`, `python -m diagnostics`, or the latter with `-P`."""
+    """Return how the user started us: `grpo-doctor`, `python -m diagnostics` or `python -P -m diagnostics`."""
     safe = "-P " if sys.flags.safe_path else ""
     return (
         "grpo-doctor" if sys.argv[0].rpartition("/")[2] == "grpo-doctor" else f"python {safe}-m diagnostics"

@@ -217,7 +217,7 @@ class Repro:
 
     @property
     def failure(self) -> str:
-        """The expected failure: the statement, or else the exception and a part of its text; empty without both."""
+        """The expected failure: the statement, or else the exception and a part of its text; empty if none is named."""
         return self.assertion or (f"{self.raises}: {self.message}" if self.message else "")
 
     def trigger(self, name: str) -> Trigger:

@@ -22,7 +22,7 @@ _HIDDEN = "So an import inside it failed, an optional package is missing, or ano
 
 
 def describe_spans(versions: Iterable[str], releases: Sequence[str]) -> str:
-    """Return in words which of a package's releases are meant.
+    """Describe some of a package's releases in words.
 
     >>> describe_spans(("1", "2", "4"), ["1", "2", "3", "4"])
     'from 1 to 2 and from 4 on'

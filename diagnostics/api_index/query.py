@@ -74,7 +74,7 @@ class Compatibility:
 
     @cached_property
     def conflicts(self) -> tuple[str, ...]:
-        """Requirements of both on a third package that no release of it satisfies."""
+        """Requirements of user and provider on a third package that none of its releases satisfies."""
         return tuple(conflicts(self.user, self.provider))
 
     @cached_property
@@ -384,7 +384,7 @@ def is_built_for(user: str, provider: str) -> bool:
 
 
 def conflicts(first: Release, second: Release) -> Iterator[str]:
-    """Yield a sentence for each third package without a release that satisfies the requirements of both.
+    """Yield a sentence for each third package of which no release satisfies the requirements of `first` and `second`.
 
     Requirements of extras do not count; between a plugin and its package, nor do those of the CUDA build.
     """

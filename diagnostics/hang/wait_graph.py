@@ -280,7 +280,7 @@ class _Waiter:
     def actor_edges(self) -> list[Edge]:
         """Return edges to Ray actors that run a method: to those connected to this process, else to all.
 
-        Actors with an idle event loop count only if there are no others and this process's own loop is not blocked.
+        Actors with an idle event loop count only if there are no other actors and this process's loop is not blocked.
         """
         running = [p for p in self.index.running_actors if p.key != self.process.key]
         connections = self.index.open_connections(self.process)

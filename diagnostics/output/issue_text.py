@@ -36,7 +36,7 @@ def print_issues(console: Console, explained: Iterable[Explained]) -> None:
 def _print_issue(console: Console, document: Mapping[str, Any], fix: Fix | None) -> None:
     """Print a known issue: title, fix, cause, affected releases, log patterns, triggers, mitigations, references.
 
-    Of a check code, print title and cause. Search phrases are printed for both.
+    Of a check code, print title and cause. Search phrases are printed for issues and check codes.
     """
     print_text(console, f"{document['code']}  {document['title']}", "bold")
     if document["kind"] == "check":

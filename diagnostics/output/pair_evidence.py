@@ -61,8 +61,8 @@ def evidence_lines(pair: Compatibility, *, with_names: bool = True) -> Iterator[
 def missing_lines(pair: Compatibility, *moments: str, with_names: bool = True) -> list[str]:
     """Return the lines on names that a pair lacks at these moments (AT_IMPORT, WHEN_CALLED; both if none is given).
 
-    A name that both register clashes, and is listed as well. Without `with_names`, there are no lines for an excluded
-    pair.
+    A name that both packages register clashes, and is listed as well. Without `with_names`, there are no lines for an
+    excluded pair.
     """
     lines: list[str] = []
     for moment in () if pair.excluded and not with_names else moments or (AT_IMPORT, WHEN_CALLED):

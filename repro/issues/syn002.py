@@ -58,7 +58,7 @@ def count_unmixed(completions: Mapping[str, list[str]], at_pause: Mapping[str, i
         at_pause: Number of tokens of each completion when the pause was over.
 
     Raises:
-        RuntimeError: A log-prob fits neither weights, or both.
+        RuntimeError: A log-prob fits neither the old nor the new weights, or it fits both.
     """
     if any("?" in policies for policies in completions.values()):
         raise RuntimeError(f"log-probs that are of neither weights: {_describe_runs(completions)}")

@@ -46,7 +46,7 @@ def gradient(policy, device: str = "cpu") -> torch.Tensor:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_bfloat16_logprobs_and_gradients_are_close_to_float32(model_dir, device):
-    """Log-probs differ by less than 0.05, the gradient's norm by 2 %; both and the trained weights are float32."""
+    """Log-probs differ by less than 0.05, the gradient's norm by 2 %; these and the weights are float32."""
     plain, mixed = policies(model_dir, device)
     with torch.no_grad():
         ours, theirs = (policy.logprobs(some_rows(device), 1.0)[0] for policy in (mixed, plain))

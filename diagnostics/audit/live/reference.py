@@ -207,7 +207,7 @@ class Reference:
         return scaled
 
     def has_same_tensors(self, other: Reference) -> bool:
-        """Return whether both have tensors of the same names and shapes."""
+        """Return whether another checkpoint has tensors of the same names and shapes."""
         return self._shapes == other._shapes
 
     @cached_property

@@ -1,8 +1,8 @@
 """Check recorded tokens: the loss mask, and the engine's log-probs against the trainer's.
 
-`check_masks` needs 8 masks, `check_streams` 64 tokens with log-probs of both; otherwise the check is skipped. One cause
-of a mismatch shows in the numbers: if the engine samples a truncated distribution (top-p, …), its log-probs are not
-below the trainer's, except for rounding. Other causes need an audit of the live server.
+`check_masks` needs 8 masks, `check_streams` 64 tokens with log-probs of engine and trainer; otherwise the check is
+skipped. One cause of a mismatch shows in the numbers: if the engine samples a truncated distribution (top-p, …), its
+log-probs are not below the trainer's, except for rounding. Other causes need an audit of the live server.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def ray_clusters(case: CheckInput) -> Iterator[Finding | NotChecked]:
     """Report a cluster to join (RAY012), one with no process here (RAY015), and one of another release (RAY901).
 
     With RAY_ADDRESS set, or if it is unknown which clusters run here, RAY901 is the only finding. A cluster without a
-    process here is dead or on another machine. It gives no RAY901. Processes that do not answer are not checked.
+    process here is dead or on another machine, and gives no RAY901. Processes that do not answer are not checked.
     """
     clusters, ray = case.machine.ray, case.environment.packages.get("ray")
     if ray is None:

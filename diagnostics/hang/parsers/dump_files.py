@@ -123,7 +123,7 @@ def _parse_document(document: Any, name: str) -> Snapshot:
 def _parse_text(text: str, name: str) -> Snapshot:
     """Parse stacks, or messages of NCCL's watchdog.
 
-    A text with both gives the messages if their ranks differ, or if py-spy did not print the stacks.
+    If a text has stacks and messages, the messages count if their ranks differ, or if py-spy did not print the stacks.
     """
     lines = clean_lines(text)
     ranks = nccl.parse_watchdog(lines)

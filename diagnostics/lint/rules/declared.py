@@ -163,7 +163,7 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _nearest_choice(text: str, choices: dict[str, list[Any]]) -> str:
-    """Return the choice of the last option that is the most similar to a text, however little."""
+    """Return the choice of the last option that is most similar to a text, even if it is hardly similar."""
     allowed = list(map(str, list(choices.values())[-1] or [""]))
     return difflib.get_close_matches(text, allowed, 1, 0.0)[0]
 

@@ -1,6 +1,6 @@
 """Rule about GPUs (CFG108): a trainer and its rollout server do not share one.
 
-`used_devices` and `server_is_local` return the facts for it; `servers.py` also uses the latter.
+`used_devices` and `server_is_local` return the facts for it; `servers.py` also uses `server_is_local`.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def test_sample_depends_only_on_prompt_and_seed(engine_case):
 def test_different_seeds_give_different_samples(engine_case):
     """Requests that differ only in their seeds have different samples; equal seeds give equal samples.
 
-    A seed has 63 bits. The seeds here differ in their lowest 32 bits: torch's generator on a CPU uses no others.
+    A seed has 63 bits. The seeds here differ in their lowest 32 bits: torch's generator on a CPU uses no other bits.
     """
     engine_case.require("seeds")
     engine_case.ready()
