@@ -1,9 +1,9 @@
 """Render a report as JUnit XML: one test case for each check, and one for a failure that stays unresolved.
 
-A finding at or above `--fail-on` fails its case; other findings are its output. A crashed check is an error. So is a
-check that lacks a deciding input, unless a finding fails its case. A case is skipped if its check was skipped, lost all
-its findings to filters, or has no finding and lacks an input that does not decide. Texts are redacted, and characters
-that XML cannot contain are replaced.
+`render` returns the document. A finding at or above `--fail-on` fails its case; other findings are its output. A
+crashed check is an error. So is a check that lacks a deciding input, unless a finding fails its case. A case is skipped
+if its check was skipped, lost all its findings to filters, or has no finding and lacks an input that does not decide.
+Texts are redacted, and characters that XML cannot contain are replaced.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m repro.cell_programs.engine_probe [--section.key VALUE ...] [--json]
 
-Without `model.path`, a tiny model is made. `python -m grpo_core train --help-settings` lists the settings. Exit codes:
-0 the log-probs agree within `rollout.sync_tolerance`; 1 they differ, or the engine failed or ignored the update; 2
-wrong usage.
+`probe` returns the report. Without `model.path`, a tiny model is made. `python -m grpo_core train --help-settings`
+lists the settings. Exit codes: 0 the log-probs agree within `rollout.sync_tolerance`; 1 they differ, or the engine
+failed or ignored the update; 2 wrong usage.
 """
 
 from __future__ import annotations

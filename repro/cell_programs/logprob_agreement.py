@@ -2,10 +2,10 @@
 
     python -m repro.cell_programs.logprob_agreement [--json]
 
-Both sides run the same tiny model in float32. vLLM samples at temperature 1 from the whole vocabulary; then its default
-log-probs are those of the sampling distribution. Each prompt is used for eight completions. With prefix caching, the
-default of vLLM V1, those of the long prompt read cached keys and values, except the first. The exit code is 1 if a
-difference exceeds 1e-4 or the engine fails, else 0.
+`observe` returns the report. Both sides run the same tiny model in float32. vLLM samples at temperature 1 from the
+whole vocabulary; then its default log-probs are those of the sampling distribution. Each prompt is used for eight
+completions. With prefix caching, the default of vLLM V1, those of the long prompt read cached keys and values, except
+the first. The exit code is 1 if a difference exceeds 1e-4 or the engine fails, else 0.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m repro.cell_programs.server_start vllm|trl [--json] [ARGUMENTS OF THE SERVER]
 
-The server listens on a free port of 127.0.0.1. At the end its output goes to stderr. If it ends or is not ready within
-300 s, the report has the first error in this output. Then, and after a wrong answer, the exit code is 1. The server's
-processes are in this program's process group, so killing the group ends them.
+`observe` returns the report. The server listens on a free port of 127.0.0.1. At the end its output goes to stderr. If
+it ends or is not ready within 300 s, the report has the first error in this output. Then, and after a wrong answer, the
+exit code is 1. The server's processes are in this program's process group, so killing the group ends them.
 """
 
 from __future__ import annotations

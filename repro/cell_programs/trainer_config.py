@@ -2,9 +2,9 @@
 
     python -m repro.cell_programs.trainer_config verl|ms-swift|openrlhf [--json]
 
-The parsers are the trainers' own, unmodified: verl's Hydra configuration and its `validate_config`, ms-swift's
-`RLHFArguments`, and the main block of OpenRLHF's `train_ppo_ray` with a stub in place of `train`. The outcome is `ok`
-if the parser accepts the first configuration and refuses the second.
+`observe` returns the report. The parsers are the trainers' own, unmodified: verl's Hydra configuration and its
+`validate_config`, ms-swift's `RLHFArguments`, and the main block of OpenRLHF's `train_ppo_ray` with a stub in place of
+`train`. The outcome is `ok` if the parser accepts the first configuration and refuses the second.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python -m repro.cell_programs.trl_training alone|vllm [--json]
 
-With `alone`, TRL samples with transformers. With `vllm`, TRL samples with vLLM in TRL's own process
-(`vllm_mode="colocate"`); if TRL has no such mode, the outcome is `not_run`. The model is tiny and random. The report of
-an exception has its message and the last frame of its traceback in an installed package. Three finite losses and a
-weight that moved make the outcome `ok`.
+`observe` returns the report. With `alone`, TRL samples with transformers. With `vllm`, TRL samples with vLLM in TRL's
+own process (`vllm_mode="colocate"`); if TRL has no such mode, the outcome is `not_run`. The model is tiny and random.
+The report of an exception has its message and the last frame of its traceback in an installed package. Three finite
+losses and a weight that moved make the outcome `ok`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ model a few ids can rule out another checkpoint. Faults are:
 
 - another checkpoint or the base model;
 - an adapter with a wrong factor, or a partial update;
-- weights newer than all checkpoints, or between two of them or beyond;
+- weights newer than all checkpoints, or on the line through two of them: between or beyond these;
 - unknown weights.
 """
 

@@ -1,8 +1,8 @@
 """Compare the engine's log-probs of chosen ids with a checkpoint's, and decide whether only rounding differs.
 
-`compare` returns `Scores`, with the residual, the rounding error and the alarm (fault threshold);
-`compare_in_best_dtype` also finds the engine's dtype. `project` locates the engine on the line between two
-checkpoints.
+`compare` returns `Scores`, with the residual (mean difference of the log-probs), the rounding error and the alarm
+(fault threshold); `compare_in_best_dtype` also finds the engine's dtype. `project` locates the engine on the line
+between two checkpoints.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Define the data model of a recorded run, and what the readers of its files share.
 
-`RunArtifacts` has recordings of samples, series of metrics, and checkpoints. The readers share size limits
-(`ReadBudget`), the list of unread inputs (`UnreadInputs`), a reader of JSON lines, and conversions of untrusted values,
-which return None or an empty value for a wrong type.
+`RunArtifacts` has recordings of samples (`group_samples` divides those of a step), series of metrics, and checkpoints.
+The readers share size limits (`ReadBudget`), the list of unread inputs (`UnreadInputs`), a reader of JSON lines
+(`read_json_lines`), and conversions of untrusted values, which return None or an empty value for a wrong type.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Move weights between two processes: the trainer's `Sender`, and the functions by which the engine's side reads them.
 
 In the same process nothing has to be moved: the engine gets the tensors. Elsewhere the weights are a safetensors file:
-in memory of this machine that both processes can read (`shm`), or in the body of a request (`http`). `Sender` makes
-the file, and calls `load` or `upload`, which its caller passes and which make the request. docs/sync.md describes how
-the arrival is proven.
+in memory of this machine that both processes can read (`shm`), or in the body of a request (`http`). `load_shared` and
+`load_tensors` read the file. `Sender` makes it, and calls `load` or `upload`, which its caller passes and which make
+the request. docs/sync.md describes how the arrival is proven.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sum a tensor over two processes, to test PyTorch's collectives.
 
 Arguments: backend (`gloo`, `nccl`), path of a file for the rendezvous (so that no port is needed), and rank. Without a
-rank, the program is rank 0 and starts rank 1.
+rank, the program is rank 0 and starts rank 1. `probe` does this in rank 0, and `sum_over_ranks` in each rank.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Run the probe of a program in this folder: write its answer or its exception to a file, and end this process.
 
-The file is named by GRPO_DOCTOR_ANSWER; `diagnostics.doctor.probe.child_processes` reads it.
+The file is named by GRPO_DOCTOR_ANSWER; `diagnostics.doctor.probe.child_processes` reads it. `run` does all of this,
+`write_answer` only writes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Start vLLM on a tiny random model, sample, and compute the log-probs of the sampled tokens with transformers, too.
 
 The engine core runs in this process, so that it ends with the process, unless the user has set
-VLLM_ENABLE_V1_MULTIPROCESSING. No graph is captured (enforce_eager). Argument: the folder for the model.
+VLLM_ENABLE_V1_MULTIPROCESSING. No graph is captured (enforce_eager). Argument: the folder for the model. `probe` runs
+all steps.
 """
 
 from __future__ import annotations

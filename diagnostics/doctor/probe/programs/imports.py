@@ -3,7 +3,7 @@
 PyTorch also runs a kernel on each GPU.
 
 The argument is `module`, or `module:name` to also read a name from it. A module `*._C` is an extension of PyTorch, so
-PyTorch is imported first.
+PyTorch is imported first. `probe` fills in the answer.
 """
 
 from __future__ import annotations
