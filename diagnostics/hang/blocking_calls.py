@@ -323,17 +323,17 @@ def blocked_state(process: Process) -> BlockedState:
         caller = calls[first.tid].caller if process.threads else None
         return BlockedState(process, ((first, BlockingCall(ended or "unseen", caller=caller)),))
     steps = _steps(process, calls, first)
-    thread, call = steps[-1]
     # A sleeping process still sends what it put into a queue.
     feeders = [t for t in process.threads if t.name == "QueueFeederThread" and t.futex.startswith("sem:")]
-    if feeders and call.kind == "sleep":
-        thread, call = feeders[0], calls[feeders[0].tid]
-        steps = (*steps, (thread, call))
+    if feeders and steps[-1][1].kind == "sleep":
+        steps = (*steps, (feeders[0], calls[feeders[0].tid]))
+    thread, call = steps[-1]
     locked = _locked_threads(process, calls) if call.kind in WITHIN_PROCESS else ()
     collectives = tuple(t for t in process.threads if calls[t.tid].kind == "collective")
     own = itertools.takewhile(lambda frame: not PATTERNS["forks"].match(frame.location), thread.frames)
     runs_loop = any(PATTERNS["event_loops"].match(frame.location) for frame in own)
-    serves = any(calls[t.tid].kind in ("loop", "listen") for t in process.threads if t.tid != first.tid)
+    others = {calls[t.tid].kind for t in process.threads if t.tid != first.tid}
+    serves = "loop" in others or ("listen" in others and len(steps) == 1)
     return BlockedState(process, steps, locked, collectives, runs_loop and call.kind not in IDLE, serves)
 
 
