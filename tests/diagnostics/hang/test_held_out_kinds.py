@@ -29,6 +29,8 @@ from tests.diagnostics.hang.processes import (
 MAIN = StackFrame("/job/a.py", "main", 9)
 JOIN = StackFrame(f"{PYTHON}/threading.py", "join")
 RECV = StackFrame(f"{PYTHON}/multiprocessing/connection.py", "_recv")
+REST = {"syscall": "clock_nanosleep"}
+NAPS = REST | {"asleep_s": 0.1}
 
 
 def test_threads_that_join_one_another_are_a_hang():
@@ -113,14 +115,16 @@ def test_runners_that_only_logged_in_at_a_dispatcher_are_idle(received, outcome)
 
 @pytest.mark.parametrize(
     ("third", "outcome"),
-    [(COMPUTES, "waiting"), ({"syscall": "clock_nanosleep"}, "waiting"), ({"syscall": "futex"}, "hang")],
+    [(COMPUTES, "waiting"), (REST, "waiting"), (NAPS, "hang"), ({"syscall": "futex"}, "hang")],
 )
 def test_wait_is_a_hang_only_if_no_working_process_shares_its_semaphore(third, outcome):
-    """Of three processes at a barrier, two wait; the third computes, sleeps, or waits for something else."""
+    """Of three processes at a barrier, two wait; the third computes, sleeps, polls, or waits for something else."""
     barrier = WAIT, StackFrame(f"{PYTHON}/threading.py", "_wait"), MAIN
     waits = {"syscall": "futex", "futex": "sem:5"}
     first = [sleeping(pid, 1, *barrier, thread=waits, shared=("/dev/shm/a#5",)) for pid in (7, 8)]
-    other = sleeping(9, 1, StackFrame("/job/a.py", "score", 3), thread=third, shared=("/dev/shm/a#5",))
+    other = sleeping(
+        9, 1, StackFrame("/job/a.py", "score", 3), thread=third, shared=("/dev/shm/a#5",), io_moved=False
+    )
     verdict = verdict_of(*first, other)
     assert verdict.outcome == outcome
     assert ("may end the wait" in verdict.sentence) == (outcome == "waiting")
@@ -217,3 +221,52 @@ def test_client_that_a_unix_server_has_not_accepted_is_linked_to_its_listener(tm
         client.connect(str(tmp_path / "s"))
         inodes = [os.fstat(item.fileno()).st_ino for item in (client, listener)]
         assert sockets.all_sockets()[inodes[0]].peer == inodes[1]
+
+
+@pytest.mark.parametrize(("thread", "outcome"), [(COMPUTES, "waiting"), (REST, "waiting"), (NAPS, "hang")])
+def test_request_that_a_handler_waits_for_may_come_from_a_process_without_a_connection(thread, outcome):
+    """The handler hangs if the third process polls with short sleeps."""
+    fds = Descriptor(4, "tcp", 60), Descriptor(5, "tcp", 51)
+    broker = sleeping(8, 1, ACCEPT, MAIN, thread={"syscall": "accept4", "waits_fds": (4,)}, fds=fds)
+    broker = with_threads(broker, (WAIT, StackFrame("/job/a.py", "handle", 3)))
+    reads = {"syscall": "recvfrom", "waits_fds": (3,)}
+    consumer = sleeping(7, 1, MAIN, thread=reads, fds=(Descriptor(3, "tcp", 50),))
+    listener = Socket(60, "tcp", "127.0.0.1:8000", "0.0.0.0:0", "LISTEN")
+    sockets = *connection(50, sent_s=90.0, received_s=95.0), listener
+    producer = sleeping(9, 1, MAIN, thread=thread)
+    assert verdict_of(broker, consumer, producer, sockets=sockets).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("source", "outcome"),
+    [({"syscall": "poll"}, "waiting"), ({"syscall": "openat", "opens": "/job/in (a named pipe)"}, "hang")],
+)
+def test_reader_of_a_shell_pipeline_waits_for_the_file_that_it_follows(source, outcome):
+    """A pipeline whose first program waits in the open of a named pipe hangs."""
+    reads = [{"syscall": "read", "waits_fds": (fd,)} for fd in (0, 3)]
+    shell = {"python": False, "title": "grep x"}
+    first = sleeping(7, 1, thread=source, fds=(Descriptor(1, "pipe", 5, "w"),), **shell)
+    ends = Descriptor(0, "pipe", 5, "r"), Descriptor(1, "pipe", 6, "w")
+    second = sleeping(8, 1, thread=reads[0], fds=ends, **shell)
+    reader = sleeping(9, 1, MAIN, thread=reads[1], fds=(Descriptor(3, "pipe", 6, "r"),))
+    verdict = verdict_of(first, second, reader)
+    assert (verdict.outcome, verdict.culprits) == (outcome, ("/7",))
+
+
+def test_member_of_a_collective_and_the_client_that_waits_for_it_are_a_deadlock():
+    reads = {"syscall": "recvfrom", "waits_fds": (3,)}
+    trainer = sleeping(7, 1, MAIN, thread=reads, fds=(Descriptor(3, "tcp", 50),))
+    fds = (Descriptor(3, "tcp", 51),)
+    server = sleeping(8, 7, StackFrame(C10D, "broadcast"), MAIN, thread={"syscall": "futex"}, fds=fds)
+    verdict = verdict_of(trainer, server, sockets=connection(50))
+    assert (verdict.cause, set(verdict.culprits)) == ("deadlock", {"/7", "/8"})
+
+
+def test_closed_server_waits_for_the_client_of_the_handler_that_it_joins():
+    child = {"syscall": "wait4"}
+    client = sleeping(7, 1, MAIN, thread=child, fds=(Descriptor(3, "tcp", 50),))
+    server = sleeping(8, 7, JOIN, MAIN, thread=AT_FUTEX, fds=(Descriptor(3, "tcp", 51),))
+    handles = StackFrame(f"{PYTHON}/http/server.py", "handle_one_request", 404)
+    server = with_threads(server, (handles,), syscall="recvfrom", waits_fds=(3,), futex="")
+    verdict = verdict_of(client, server, sockets=connection(50))
+    assert (verdict.cause, set(verdict.culprits)) == ("deadlock", {"/7", "/8"})
