@@ -62,7 +62,10 @@ class Rule:
     Attributes:
         needs: Texts in lower case of which every match contains one; empty if unknown.
         is_path: Whether the rule replaces the name of a user in a path.
+        is_token: Whether a match can start at the edge of any word.
     """
+
+    is_token = False
 
     def __init__(
         self,
@@ -230,6 +233,7 @@ def _make_rules(entries: list[dict[str, Any]]) -> tuple[Rule, ...]:
         replacement = _FUNCTIONS[entry["function"]] if "function" in entry else entry.get("replacement", MASK)
         needs = _expand(entry.get("needs", "")).replace("|", " ")
         rules.append(Rule(pattern, replacement, flags, needs, is_path="is_path" in entry))
+        rules[-1].is_token = "{EDGE}" in "".join(entry["pattern"])
     return tuple(rules)
 
 
@@ -246,6 +250,8 @@ _SECRETS, _IDENTITY = _make_rules(_TABLE["secret"]), _make_rules(_TABLE["identit
 _FOLDERS = tuple(rule for rule in _IDENTITY if rule.is_path)
 # One round finds every secret; the others make redaction idempotent, which texts of this length don't need.
 _ROUNDS, _LONG = 4, 1 << 16
+# A blank that no text needs: to the rules it is also the start of a line.
+_SEPARATOR, _ESCAPE = "\u1680", re.compile(_FRAGMENTS["ESCAPE"])
 
 
 def _redact_own_names(text: str) -> str:
@@ -373,7 +379,26 @@ def _apply(rules: tuple[Rule, ...], text: str, rounds: int = _ROUNDS) -> str:
         before, lowered = text, text.lower()
         for rule in rules:
             if not rule.needs or any(map(lowered.__contains__, rule.needs)):
-                text = rule.pattern.sub(rule.replacement, text)
+                text = _apply_rule(rule, text)
         if text == before:
             break
     return text
+
+
+def _apply_rule(rule: Rule, text: str) -> str:
+    """Apply a rule to a text and to the same text with separators around its escapes.
+
+    A token that follows an escape must be found before a part of it, but a value may contain an escape.
+    """
+    for separates in (rule.is_token, not rule.is_token):
+        before = _separate(text) if separates else text
+        if before != text or not separates:
+            changed = rule.pattern.sub(rule.replacement, before)
+            text = text if changed == before else changed.replace(_SEPARATOR, "") if separates else changed
+    return text
+
+
+@functools.lru_cache(2)
+def _separate(text: str) -> str:
+    """Put separators around escapes."""
+    return _ESCAPE.sub(rf"{_SEPARATOR}\g<0>{_SEPARATOR}", text.replace(_SEPARATOR, " "))

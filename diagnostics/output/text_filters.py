@@ -45,14 +45,16 @@ def mask_for_screen(value: T) -> T:
 
 
 def redact_for_sharing(value: T, *, locations: bool = True) -> T:
-    """Do what `mask_for_screen` does, and redact what identifies a person or a machine, for a text that is shared.
+    """Redact what identifies a person or a machine, then do what `mask_for_screen` does, for a text that is shared.
+
+    Control characters are escaped last, because an escape can hide the start of a line or a word.
 
     Args:
         value: A report, a plan or a document.
         locations: Whether to redact locations of evidence too.
     """
     skip = FIXED_WORDS if locations else FIXED_WORDS | _LOCATIONS
-    return change_texts(mask_for_screen(value), cache(redact.redact), skip=skip)
+    return mask_for_screen(change_texts(value, cache(redact.redact), skip=skip))
 
 
 def change_texts(value: T, line: Change, prose: Change | None = None, skip: Skip = frozenset()) -> T:

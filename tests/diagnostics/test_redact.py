@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import diagnostics
 from diagnostics.output.redact import mask, redact, redact_path, truncate
 from diagnostics.output.report_output import FORMATS, ReportOptions, print_report
+from diagnostics.output.text_filters import redact_for_sharing
 from diagnostics.process import log_tail
 from diagnostics.uv import error_line
 from tests.diagnostics import secret_cases
@@ -102,6 +103,56 @@ def test_formats_show_no_secret_and_shareable_ones_no_person(form):
     assert leaking == []
 
 
+EDGES = [
+    *(
+        "\n",
+        "\r",
+        "\0",
+        "\a",
+        "\v",
+        "\f",
+        "\x1b[1;31m",
+        "\x1b[2K",
+        "\x1b(B",
+        "\u200b",
+        "\ufeff",
+        "\u4e3b",
+        "\xe9",
+    ),
+    *(
+        r"\n",
+        r"\0",
+        r"\a",
+        r"\x00",
+        r"\u000a",
+        r"\u003e",
+        r"\u{1f600}",
+        r"\U0001f600",
+        r"\033[1;31m",
+        r"\e[2K",
+    ),
+    *("[0m", "%22", "%0A", "=3D"),
+]
+
+
+@pytest.mark.parametrize("edge", EDGES, ids=ascii)
+def test_escapes_and_foreign_letters_end_a_word(edge):
+    """No shape shows its secret between two escapes, control characters or letters that are not ASCII."""
+    texts = {name: f"x {edge}{text.format(secret)}{edge}y" for name, (text, secret) in SHAPES.items()}
+    assert [name for name, text in texts.items() if visible_parts(redact(text), SHAPES[name][1])] == []
+    # One line of a shared document, in which control characters are escaped.
+    shared = redact_for_sharing(list(texts.values()))
+    assert [
+        name for name, text in zip(texts, shared, strict=True) if visible_parts(text, SHAPES[name][1])
+    ] == []
+
+
+def test_unquoted_values_continue_after_an_escape():
+    """An escape, or a letter that is not ASCII, ends no password."""
+    values = (f"Tulip9{edge}Kestrel" for edge in ("%41", "\xe9", "\u4e3b", "=3D", "\0"))
+    assert [value for value in values if "Kestrel" in mask(f"DB_PASSWORD={value}")] == []
+
+
 def leaks(secret, text):
     """Return whether a text contains a secret, or twelve characters of a long one."""
     long = len(secret) >= 24 and any(secret[at : at + 12] in text for at in range(len(secret) - 11))
@@ -119,6 +170,13 @@ def test_no_generated_case_leaks(cases, minimum):
 def test_unquoted_password_with_punctuation_is_not_shown():
     """Punctuation other than quotes does not end an unquoted password."""
     assert [text for _, secret, text in secret_cases.unquoted_passwords(100) if secret in redact(text)] == []
+
+
+def test_hosts_after_dots_and_in_short_urls_are_redacted():
+    texts = ("v+<secret>.{}", "connecting...{}", "*.{}", "waiting for ...{}")
+    names = ("node1.bluefin.corp.internal", "10.2.3.4")
+    assert [text for text in texts for name in names if name in redact(text.format(name))] == []
+    assert redact("http://gpubox7 refused") == "http://<host> refused"
 
 
 def test_relative_path_below_the_folder_of_homes_is_redacted():
