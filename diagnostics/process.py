@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from diagnostics import safe_io
-from diagnostics.output.redact import truncate
+from diagnostics.output.redact import after_cut, mask, truncate
 
 GRACE_S = 5.0
 """Seconds between SIGTERM and SIGKILL for a process group."""
@@ -249,8 +249,14 @@ def _start_time(pid: int) -> str:
 
 def log_tail(path: Path, lines: int = 40, width: int = 400) -> str:
     """Return the last lines of a log, each truncated to `width` characters; empty if it cannot be read."""
+    return "\n".join(truncate(line, width) for line in read_end(path, 64 << 10).splitlines()[-lines:])
+
+
+def read_end(path: Path, size: int) -> str:
+    """Return the last bytes of a log with secrets masked, from the beginning of a line; empty if it cannot be read."""
     try:
-        text = safe_io.read_tail(path, 64 << 10).decode("utf-8", errors="replace")
+        data = safe_io.read_tail(path, size)
     except OSError:
         return ""
-    return "\n".join(truncate(line, width) for line in text.splitlines()[-lines:])
+    text = data.decode("utf-8", "replace")
+    return mask(after_cut(text) if len(data) == size else text)

@@ -2,6 +2,7 @@
 
 An envelope is the JSON object that a log collector or a structured logger puts around a log line. Each text of the
 object that is no metadata becomes at most 2,000 log lines, with the object's rank, level (if it is a text) and stream.
+Left out are single words, unless their key is that of a message, and values whose key labels a secret, person or machine.
 A line may have two envelopes: for example, Docker's around that of the logger. At most two are removed. A line of more
 than 256,000 characters is not parsed as JSON. `unwrap` returns the log lines inside a line of text, `unwrap_bytes`
 those inside a raw line.
@@ -9,6 +10,7 @@ those inside a raw line.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -17,6 +19,7 @@ from typing import Any
 
 from diagnostics.logs.prefixes import Line, parse_line
 from diagnostics.logs.tracebacks import HEADER
+from diagnostics.output.redact import redact
 
 # Maximum length of a line that is parsed as JSON, in characters.
 MAX_JSON_LENGTH = 256_000
@@ -37,6 +40,9 @@ _METADATA_KEYS = {
 # Keys of an exception's class and message, where they are separate.
 _TYPE_KEYS = ("exc_type", "exception_type", "exception.type", "type", "class")
 _MESSAGE_KEYS = ("exc_value", "exception_message", "exception.message", "value", "message")
+# A key of a text, and the name of an exception; any other single word is no message.
+_TEXT_KEY = re.compile(r"(?i)msg|message|log|text|event|line|reason|.*(?:exc|err|trace|stack|frame).*")
+_EXCEPTION_NAME = re.compile(r"[\w.]*(?:Error|Exception|Interrupt|Exit|Timeout|Iteration):?")
 # The beginning of a frame behind an escaped line end.
 _FRAME = re.compile(r'\\n\s*File \\?["\']')
 _ESCAPES = {"\\n": "\n", "\\t": "\t", '\\"': '"', "\\'": "'", "\\\\": "\\", "\\r": ""}
@@ -70,13 +76,17 @@ def unwrap(line: Line) -> Iterator[Line] | None:
     return None
 
 
-def _texts(value: Any, depth: int) -> Iterator[str]:
-    """Yield the texts of a record in order, without metadata; type and message of a nested exception are one text."""
+def _texts(value: Any, depth: int, key: str = "msg") -> Iterator[str]:
+    """Yield the messages of a record in order; type and message of a nested exception are one text."""
     if isinstance(value, str):
-        yield value
+        if _TEXT_KEY.fullmatch(key) or " " in value or _EXCEPTION_NAME.fullmatch(value):
+            yield value
     elif isinstance(value, list) and depth < _MAX_DEPTH:
+        option = ""
         for item in value[:_MAX_LINES]:
-            yield from _texts(item, depth + 1)
+            if not _is_private(option):
+                yield from _texts(item, depth + 1, key)
+            option = item if isinstance(item, str) and item[:1] == "-" else ""
     elif isinstance(value, dict) and depth < _MAX_DEPTH:
         yield from _frames(value.get("frames"))
         kind, message = _first_text(value, _TYPE_KEYS), _first_text(value, _MESSAGE_KEYS)
@@ -84,9 +94,16 @@ def _texts(value: Any, depth: int) -> Iterator[str]:
         if is_exception:
             yield f"{kind}: {message}"
         skipped = {"frames", *_METADATA_KEYS, *((*_TYPE_KEYS, *_MESSAGE_KEYS) if is_exception else ())}
-        for key, item in value.items():
-            if key not in skipped:
-                yield from _texts(item, depth + 1)
+        for name, item in value.items():
+            if name not in skipped and not _is_private(name):
+                yield from _texts(item, depth + 1, name)
+
+
+@functools.lru_cache(4096)
+def _is_private(key: str) -> bool:
+    """Return whether a key or an option labels a secret, a person or a machine, so that its value is no message."""
+    value = "Kes7-Tulip9"
+    return value not in redact(f'"{key[:256]}": "{value}"')
 
 
 def _first_text(value: dict[str, Any], keys: Iterable[str]) -> str:

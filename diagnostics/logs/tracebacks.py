@@ -198,7 +198,7 @@ class TracebackParser:
             traceback.type, message = exception_of(text), text
         if not traceback.type:
             return None
-        traceback.message = message[:4096]
+        traceback.message = redact.truncate(message, 4096)
         traceback.end = number
         del self.open[traceback.stream]
         self._ended[traceback.stream] = traceback

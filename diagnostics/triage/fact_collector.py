@@ -16,7 +16,7 @@ from diagnostics.logs.prefixes import Line, parse_line
 from diagnostics.logs.tracebacks import BOX, HEADER, MAX_GAP, Traceback, TracebackParser, short_path
 from diagnostics.output.redact import mask, truncate
 from diagnostics.triage import line_patterns
-from diagnostics.triage.log_facts import MAX_TEXT, Hits, LogFacts
+from diagnostics.triage.log_facts import CONTEXT, MAX_TEXT, Hits, LogFacts
 from diagnostics.triage.rules import FRAME_PATTERN, MAX_HITS, AnchorSearch, Rules
 
 # After this number of tracebacks in a log, or of lines inside tracebacks, no further tracebacks are parsed.
@@ -75,6 +75,8 @@ class FactCollector:
             self._part = self._part + 1 if number == self._number else 0
             self._number = number
             self._add_line(line, number)
+            # The label of a secret may be in the text before, of the same record.
+            self._log.before = (self._log.before + line.text.encode("utf-8", "replace") + b"\n")[-CONTEXT:]
 
     def _add_line(self, line: Line, number: int) -> None:
         """Add the facts of a line; the exception of an ignored traceback and a printed sample give none."""
@@ -197,8 +199,10 @@ class FactCollector:
             rule = self._rules.rules[index]
             literals = required_literals(rule.code, rule.pattern)
             positions = [position for literal in literals if (position := text.find(literal)) >= 0]
-            text = text[max(0, min(positions, default=0) - MAX_TEXT // 2) :]
-        return text[:MAX_TEXT]
+            first = min(positions, default=0)
+            if first > MAX_TEXT // 2:
+                text = text[text.find(" ", first - MAX_TEXT // 2, first) + 1 or first :]
+        return truncate(text, MAX_TEXT)
 
     def _add_line_facts(self, line: Line, number: int, *, in_traceback: bool) -> None:
         """Add releases and, outside tracebacks, frameworks and error lines."""

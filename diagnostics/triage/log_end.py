@@ -157,19 +157,19 @@ def _last_lines(log: LogFacts) -> Iterator[tuple[Hit, str]]:
     raw = log.tail.split(b"\n")
     if raw and not raw[-1]:
         raw.pop()
-    if len(log.tail) >= TAIL and len(raw) > 1:
-        raw = raw[1:]
     ignored = 0
     for number, data in list(enumerate(raw, log.lines - len(raw) + 1))[-_MAX_LINES:]:
         index = number - log.lines + len(raw) - 1
-        before = b"\n".join(raw[max(0, index - 2) : index])
-        for line in envelopes.unwrap_bytes(data) or (parse_line(data.decode("utf-8", "replace")),):
+        before = b"\n".join([*raw[max(0, index - 2) : index], data.rstrip(b"\r").rpartition(b"\r")[0]])
+        inner = envelopes.unwrap_bytes(data)
+        for line in [parse_line(data.decode("utf-8", "replace"))] if inner is None else inner:
             text = line.text.strip()
             if IGNORED_EXCEPTION in text:
                 ignored = _MAX_IGNORED_LINES
             if text:
                 level = "error" if line.is_error else "fine" if line.reports_no_failure or ignored else ""
-                yield log.hit(number, truncate(text, MAX_TEXT), line.rank, before=before), level
+                yield log.hit(number, truncate(text, MAX_TEXT), line.rank, before=before + b"\n"), level
+                before += b"\n" + text.encode("utf-8", "replace")
             # An ignored traceback ends with the exception, the first line without indentation.
             is_exception = text and line.text[0] != " " and not text.startswith((HEADER, IGNORED_EXCEPTION))
             ignored = 0 if is_exception else max(0, ignored - 1)

@@ -6,6 +6,7 @@ frame of a catalog entry.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from diagnostics.output.redact import mask
 MAX_FIRST_HITS = 40
 MAX_TEXT = 4096
 """Maximum number of characters of a line that are kept as evidence."""
+CONTEXT = 1024
+"""Number of bytes before a text in which a label may show that it is a secret."""
 _MAX_RANKS = 4096
 _MAX_FIRST_ERRORS = 4
 
@@ -56,10 +59,13 @@ class Hit:
 
     @property
     def quoted(self) -> str:
-        """The text with secrets masked, also one whose label is on one of the two lines before."""
-        before = self.before.decode("utf-8", "replace").splitlines()[-2:]
-        masked = mask("\n".join([*before, self.text])).split("\n")
-        return "\n".join(masked[-self.text.count("\n") - 1 :])
+        """The text with secrets masked, also one whose label is before it in its line or on one of two lines before."""
+        before = "".join(self.before.decode("utf-8", "replace").splitlines(keepends=True)[-3:])
+        masked = mask(before + self.text)
+        if before and not before.endswith(("\n", "\r")):
+            # The line is long, and the text begins inside of it.
+            return re.sub(r"\A\S*\s+", "", masked[max(0, len(mask(before)) - 1) :])
+        return "\n".join(masked.split("\n")[-self.text.count("\n") - 1 :])
 
     @property
     def location(self) -> str:

@@ -21,9 +21,9 @@ from diagnostics.safe_io import GIB, MIB
 
 # Number of bytes that are read or unpacked at once.
 BLOCK = 1 << 20
-# A line of this number of bytes or more is returned in pieces that overlap by _OVERLAP bytes.
+# A line of this number of bytes or more is returned in pieces that overlap by OVERLAP bytes.
 MAX_LINE = 2 << 20
-_OVERLAP = 1 << 12
+OVERLAP = 1 << 12
 # Bytes of each block by which text is recognized.
 _SAMPLE = 1 << 14
 # Logs compress to 1/10 or 1/100. A file that unpacks to more than BOMB_BYTES with a higher ratio is no log.
@@ -207,7 +207,7 @@ def _line_blocks(chunks: Iterator[bytes]) -> Iterator[bytes]:
             rest += data
         else:
             block = rest + data
-            rest = block[-_OVERLAP:]
+            rest = block[-OVERLAP:]
             yield block
     if rest:
         yield rest

@@ -13,16 +13,16 @@ from diagnostics.cpu_limit import MB, CpuLimitError, cpu_limit
 from diagnostics.logs import envelopes
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.output import progress
+from diagnostics.output.redact import after_cut
 from diagnostics.triage.fact_collector import FactCollector
 from diagnostics.triage.log_end import TAIL
-from diagnostics.triage.log_facts import LogFacts
-from diagnostics.triage.log_reader import SOURCES, LogSource, SourceError
+from diagnostics.triage.log_facts import CONTEXT, LogFacts
+from diagnostics.triage.log_reader import OVERLAP, SOURCES, LogSource, SourceError
 from diagnostics.triage.rules import AnchorSearch, Rules
 
 # Number of bytes of a long line that are read before an anchor; after it, twice as many.
 _WINDOW = 4096
-# Number of bytes before a line in which a label may show that the line is a secret.
-_CONTEXT = 256
+_WORD = re.compile(rb"\S*")
 # Limits of processor time: for a log from a pipe, for one in a file, and in addition for each megabyte of the file,
 # which may be compressed. An ordinary log needs 0.1 s for a megabyte.
 _PIPE_S, _LOG_S, _FILE_MB_S = 600.0, 10.0, 30.0
@@ -46,16 +46,24 @@ def scan(source: LogSource, rules: Rules) -> LogFacts:
     try:
         with cpu_limit(f"{source.name}: reading it", _time_limit(source)):
             for block in source.blocks():
+                log.head = log.head if log.lines else _head(block)
                 scanner.scan_block(block)
-                log.head = log.head or block[:HEAD]
                 log.tail = (log.tail + block[-TAIL:])[-TAIL:]
     except SourceError as error:
         log.problem = str(error)
     except CpuLimitError as error:
         log.problem = f"{error}; read to line {scanner.number}"
+    if len(log.tail) == TAIL:
+        log.tail = after_cut(log.tail.decode("utf-8", "replace")).encode()
     log.before = b""
     scanner.collector.finish()
     return log
+
+
+def _head(block: bytes) -> bytes:
+    """Return the whole lines at the beginning of a log, or the whole words of a long line."""
+    head = block[:HEAD]
+    return head if len(block) <= HEAD else head[: head.rfind(b"\n") + 1] or head.rpartition(b" ")[0]
 
 
 def _time_limit(source: LogSource) -> float:
@@ -71,6 +79,8 @@ class _BlockScanner:
     def __init__(self, log: LogFacts, rules: Rules) -> None:
         self._log = log
         self.number = 1
+        # The end of the text before the block.
+        self._previous = b""
         self._has_samples: bool | None = None
         self._anchors = AnchorSearch(rules)
         self.collector = FactCollector(log, rules, self._anchors)
@@ -100,11 +110,13 @@ class _BlockScanner:
             number += data.count(b"\n", position, end)
             position = end
         self.number = number
+        # A piece of a long line begins with the end of the one before.
+        self._previous = (data if data[-1:] == b"\n" else data[:-OVERLAP])[-CONTEXT:]
         self._log.lines = max(self._log.lines, number if data[-1:] != b"\n" else number - 1)
 
     def _check_line(self, data: bytes, start: int, end: int, anchor: int, number: int) -> bool:
         """Check a line, or the part of a very long line around an anchor; return whether it was complete."""
-        self._log.before = data[max(0, start - _CONTEXT) : start]
+        start = self._word_start(data, start, anchor, end)
         if 2 * _WINDOW < end - start <= envelopes.MAX_JSON_LENGTH:
             inner = envelopes.unwrap_bytes(data[start:end])
             if inner is not None:
@@ -115,7 +127,9 @@ class _BlockScanner:
             self._has_samples = b"[prompt]" in data or b"[response]" in data
         if self._has_samples and _is_in_sample(data, start, end):
             return True
-        raw = data[max(start, anchor - _WINDOW) : min(end, anchor + 2 * _WINDOW)]
+        stop = min(end, anchor + 2 * _WINDOW)
+        start = self._word_start(data, max(start, anchor - _WINDOW), anchor, stop)
+        raw = data[start : stop if stop == end else max(data.rfind(b" ", anchor, stop), anchor)]
         text = raw.decode("utf-8", "replace").rstrip("\r\n")
         states = [state for state in text.split("\r") if state.strip()] if "\r" in text else []
         encoded = [state.encode() for state in states[-_MAX_BAR_STATES:]] if len(states) > 1 else [raw]
@@ -123,7 +137,20 @@ class _BlockScanner:
             inner = envelopes.unwrap_bytes(state)
             plain = state.decode("utf-8", "replace").rstrip("\r\n")
             self.collector.add_lines([parse_line(plain)] if inner is None else inner, number)
-        return len(raw) == end - start
+        return stop == end
+
+    def _word_start(self, data: bytes, start: int, anchor: int, end: int) -> int:
+        """Store the text before a line or a part of it; return its start, or that of the next word inside a line."""
+        before = self._before(data, start)
+        if before[-1:] not in b"\n":
+            match = _WORD.match(data, start, anchor if anchor > start else end)
+            start = match.end() if match else start
+            before = self._before(data, start)
+        self._log.before = before
+        return start
+
+    def _before(self, data: bytes, position: int) -> bytes:
+        return (self._previous + data[max(0, position - CONTEXT) : position])[-CONTEXT:]
 
 
 def _is_in_sample(data: bytes, start: int, end: int) -> bool:

@@ -381,10 +381,21 @@ SECRETS_BELOW_LABELS = [
     "export HF_TOKEN=\\\nhunter2abcdef1 RuntimeError: not known\nINFO stopped",
     "export HF_TOKEN=\\\nhunter2abcdef1 ValueError: not known",
     "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA1234567890\nhunter2abcdef1",
+    '\n{"level":"error","msg":"connect failed","db_password":"hunter2abcdef1"}',
+    '\n{"level":"error","msg":"failed","request":{"headers":{"X-Api-Key":"hunter2 Error: a"}}}',
+    '\n{"level":"error","args":["--db-password","hunter2 Error: a"],"user":"hunter2 Error: b"}',
+    '\n{"level":"error","msg":"cannot log in with password:\\nhunter2abcdef1 was rejected"}',
+    # A token, password, path or label where a long line or a message is cut.
+    f"DB_PASSWORD={'hunter2' * 6}{' x' * 2032} RuntimeError: boom{' y' * 3000}",
+    f"DB_PASSWORD= {'hunter2' * 6}{' x' * 2022} RuntimeError: boom{' y' * 3000}",
+    f"{'x ' * 1570795}ghp_{'hunter2' * 6} RuntimeError: boom{' y' * 9000}",
+    f"{'a ' * 1000}/home/{'hunter2' * 6}{' b' * 1010} torch.OutOfMemoryError: CUDA out of memory.{' c' * 1500}",
+    'Traceback (most recent call last):\n  File "a.py", line 3, in f\nRuntimeError: password='
+    f"{'k7x' * 700} {'x ' * 984}ghp_{'hunter2' * 6}",
 ]
 
 
-@pytest.mark.parametrize("log", SECRETS_BELOW_LABELS)
+@pytest.mark.parametrize("log", SECRETS_BELOW_LABELS, ids=range(len(SECRETS_BELOW_LABELS)))
 @pytest.mark.parametrize("form", ["terminal", "json", "markdown"])
 def test_secret_below_its_label_is_masked_in_a_line_that_is_quoted_alone(tmp_path, run_triage, log, form):
     (tmp_path / "a.log").write_text(f"INFO step 1\nINFO {log}\n")

@@ -12,7 +12,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from diagnostics import process, safe_io
+from diagnostics import process
 from diagnostics.collect.machine import Machine
 from diagnostics.collect.python_environment import Environment
 from diagnostics.doctor.checks.metadata_and_requirements import incomplete_package
@@ -150,13 +150,9 @@ def _triage(ended: ChildResult, rules: Rules) -> Finding | None:
 
 def _last_lines(ended: ChildResult) -> list[str]:
     """Return the last informative lines of a child's output, or the first lines of a fatal error in it."""
-    try:
-        text = safe_io.read_tail(ended.log, 16384).decode("utf-8", "replace")
-    except OSError:
-        return []
     lines = [
         truncate(line.rstrip(), 300)
-        for line in text.splitlines()
+        for line in process.read_end(ended.log, 16384).splitlines()
         if line.strip() and not any(name in line for name in _UNINFORMATIVE)
     ]
     fatal = next((number for number, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
