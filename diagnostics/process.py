@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from diagnostics import safe_io
-from diagnostics.output.redact import after_cut, mask, truncate
+from diagnostics.output.redact import mask, truncate
 
 GRACE_S = 5.0
 """Seconds between SIGTERM and SIGKILL for a process group."""
@@ -258,5 +258,4 @@ def read_end(path: Path, size: int) -> str:
         data = safe_io.read_tail(path, size)
     except OSError:
         return ""
-    text = data.decode("utf-8", "replace")
-    return mask(after_cut(text) if len(data) == size else text)
+    return mask((data if len(data) < size else data.partition(b"\n")[2]).decode("utf-8", "replace"))

@@ -18,6 +18,7 @@ import click
 
 from diagnostics import UserError
 from diagnostics.cli import Command
+from diagnostics.cpu_limit import cpu_limit
 from diagnostics.findings import FINE, INCOMPLETE, Finding, Report
 from diagnostics.fixes import join_some
 from diagnostics.frameworks import FRAMEWORKS
@@ -28,6 +29,7 @@ from diagnostics.output import progress
 from diagnostics.output.report_output import ReportOptions, filter_report, report_options, write_report
 
 # Frameworks with packages, so with releases: each has an option such as --trl.
+_COMPARE_S = 120.0
 _WITH_RELEASES = tuple(framework.name for framework in FRAMEWORKS.values() if framework.packages)
 
 
@@ -83,8 +85,9 @@ def command(
     run = LintRun(paths, versions, framework or "", words)
     with progress.show_spinner("lint"):
         if old and new:
-            report, migrations = compare_releases(run, old, new)
-            patch = make_patch(migrations) if diff else ""
+            with cpu_limit("comparing the releases", _COMPARE_S):
+                report, migrations = compare_releases(run, old, new)
+                patch = make_patch(migrations) if diff else ""
         else:
             report = run_lint(run)
     if diff:

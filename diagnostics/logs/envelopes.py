@@ -2,7 +2,8 @@
 
 An envelope is the JSON object that a log collector or a structured logger puts around a log line. Each text of the
 object that is no metadata becomes at most 2,000 log lines, with the object's rank, level (if it is a text) and stream.
-Left out are single words, unless their key is that of a message, and values whose key labels a secret, person or machine.
+Left out are single words, unless their key is that of a message, and values whose key labels a secret, person or
+machine.
 A line may have two envelopes: for example, Docker's around that of the logger. At most two are removed. A line of more
 than 256,000 characters is not parsed as JSON. `unwrap` returns the log lines inside a line of text, `unwrap_bytes`
 those inside a raw line.
@@ -31,17 +32,13 @@ _SOURCE_KEYS = (
     "pod", "pod_name", "container_name", "container", "host", "hostname", "actor_id", "worker_id", "pid", "process",
 )  # fmt: skip
 _LEVEL_KEYS = ("level", "levelname", "severity", "log_level", "levelno", "lvl")
-# Keys whose values are metadata, not a message.
-_METADATA_KEYS = {
-    *_RANK_KEYS, *_SOURCE_KEYS, *_LEVEL_KEYS,
-    "stream", "time", "timestamp", "ts", "@timestamp", "asctime", "logger", "logger_name",
-    "name", "module", "filename", "pathname", "funcName", "namespace",
-}  # fmt: skip
+# Keys of metadata of several words.
+_TIME_KEYS = {"time", "timestamp", "@timestamp", "asctime"}
 # Keys of an exception's class and message, where they are separate.
 _TYPE_KEYS = ("exc_type", "exception_type", "exception.type", "type", "class")
 _MESSAGE_KEYS = ("exc_value", "exception_message", "exception.message", "value", "message")
 # A key of a text, and the name of an exception; any other single word is no message.
-_TEXT_KEY = re.compile(r"(?i)msg|message|log|text|event|line|reason|.*(?:exc|err|trace|stack|frame).*")
+_TEXT_KEY = re.compile(r"(?i)msg|message|log|text|event|line|reason|.*(?:exc|err|trace|stack).*")
 _EXCEPTION_NAME = re.compile(r"[\w.]*(?:Error|Exception|Interrupt|Exit|Timeout|Iteration):?")
 # The beginning of a frame behind an escaped line end.
 _FRAME = re.compile(r'\\n\s*File \\?["\']')
@@ -82,18 +79,16 @@ def _texts(value: Any, depth: int, key: str = "msg") -> Iterator[str]:
         if _TEXT_KEY.fullmatch(key) or " " in value or _EXCEPTION_NAME.fullmatch(value):
             yield value
     elif isinstance(value, list) and depth < _MAX_DEPTH:
-        option = ""
-        for item in value[:_MAX_LINES]:
-            if not _is_private(option):
+        for before, item in zip(["", *value], value[:_MAX_LINES], strict=False):
+            if not (isinstance(before, str) and before[:1] == "-" and _is_private(before)):
                 yield from _texts(item, depth + 1, key)
-            option = item if isinstance(item, str) and item[:1] == "-" else ""
     elif isinstance(value, dict) and depth < _MAX_DEPTH:
         yield from _frames(value.get("frames"))
         kind, message = _first_text(value, _TYPE_KEYS), _first_text(value, _MESSAGE_KEYS)
         is_exception = bool(kind and message and depth)
         if is_exception:
             yield f"{kind}: {message}"
-        skipped = {"frames", *_METADATA_KEYS, *((*_TYPE_KEYS, *_MESSAGE_KEYS) if is_exception else ())}
+        skipped = {"frames", *_TIME_KEYS, *((*_TYPE_KEYS, *_MESSAGE_KEYS) if is_exception else ())}
         for name, item in value.items():
             if name not in skipped and not _is_private(name):
                 yield from _texts(item, depth + 1, name)

@@ -345,17 +345,6 @@ def truncate(text: str, length: int) -> str:
     return masked[:start] + _apply(_IDENTITY, divided)[: length - start]
 
 
-def after_cut(text: str) -> str:
-    """Return a text that begins inside a line from its next line on; of one line the end, masked.
-
-    >>> after_cut("word=Tulip9\\nstep 1\\n")
-    'step 1\\n'
-    """
-    rest = text.partition("\n")[2]
-    # No label reaches farther.
-    return rest if rest.strip() else mask(text)[1024:].partition(" ")[2]
-
-
 def redact(text: str) -> str:
     """Replace what the rules recognise as a secret, a person or a machine, for a text that is shared.
 

@@ -13,7 +13,6 @@ from diagnostics.cpu_limit import MB, CpuLimitError, cpu_limit
 from diagnostics.logs import envelopes
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.output import progress
-from diagnostics.output.redact import after_cut
 from diagnostics.triage.fact_collector import FactCollector
 from diagnostics.triage.log_end import TAIL
 from diagnostics.triage.log_facts import CONTEXT, LogFacts
@@ -22,7 +21,6 @@ from diagnostics.triage.rules import AnchorSearch, Rules
 
 # Number of bytes of a long line that are read before an anchor; after it, twice as many.
 _WINDOW = 4096
-_WORD = re.compile(rb"\S*")
 # Limits of processor time: for a log from a pipe, for one in a file, and in addition for each megabyte of the file,
 # which may be compressed. An ordinary log needs 0.1 s for a megabyte.
 _PIPE_S, _LOG_S, _FILE_MB_S = 600.0, 10.0, 30.0
@@ -46,7 +44,9 @@ def scan(source: LogSource, rules: Rules) -> LogFacts:
     try:
         with cpu_limit(f"{source.name}: reading it", _time_limit(source)):
             for block in source.blocks():
-                log.head = log.head if log.lines else _head(block)
+                if not log.lines:
+                    head = block[: len(block) if len(block) <= HEAD else block.rfind(b"\n", 0, HEAD) + 1]
+                    log.head = head or block[:HEAD].rpartition(b" ")[0]
                 scanner.scan_block(block)
                 log.tail = (log.tail + block[-TAIL:])[-TAIL:]
     except SourceError as error:
@@ -54,16 +54,10 @@ def scan(source: LogSource, rules: Rules) -> LogFacts:
     except CpuLimitError as error:
         log.problem = f"{error}; read to line {scanner.number}"
     if len(log.tail) == TAIL:
-        log.tail = after_cut(log.tail.decode("utf-8", "replace")).encode()
+        log.tail = b"".join(re.split(rb"[\r\n]", log.tail, maxsplit=1)[1:])
     log.before = b""
     scanner.collector.finish()
     return log
-
-
-def _head(block: bytes) -> bytes:
-    """Return the whole lines at the beginning of a log, or the whole words of a long line."""
-    head = block[:HEAD]
-    return head if len(block) <= HEAD else head[: head.rfind(b"\n") + 1] or head.rpartition(b" ")[0]
 
 
 def _time_limit(source: LogSource) -> float:
@@ -129,11 +123,10 @@ class _BlockScanner:
             return True
         stop = min(end, anchor + 2 * _WINDOW)
         start = self._word_start(data, max(start, anchor - _WINDOW), anchor, stop)
-        raw = data[start : stop if stop == end else max(data.rfind(b" ", anchor, stop), anchor)]
-        text = raw.decode("utf-8", "replace").rstrip("\r\n")
-        states = [state for state in text.split("\r") if state.strip()] if "\r" in text else []
-        encoded = [state.encode() for state in states[-_MAX_BAR_STATES:]] if len(states) > 1 else [raw]
-        for state in encoded:
+        blank = -1 if stop == end else data.rfind(b" ", anchor, stop)
+        raw = data[start : stop if blank < 0 else blank]
+        states = [state for state in raw.split(b"\r") if state.strip()]
+        for state in states[-_MAX_BAR_STATES:]:
             inner = envelopes.unwrap_bytes(state)
             plain = state.decode("utf-8", "replace").rstrip("\r\n")
             self.collector.add_lines([parse_line(plain)] if inner is None else inner, number)
@@ -141,16 +134,11 @@ class _BlockScanner:
 
     def _word_start(self, data: bytes, start: int, anchor: int, end: int) -> int:
         """Store the text before a line or a part of it; return its start, or that of the next word inside a line."""
-        before = self._before(data, start)
-        if before[-1:] not in b"\n":
-            match = _WORD.match(data, start, anchor if anchor > start else end)
-            start = match.end() if match else start
-            before = self._before(data, start)
-        self._log.before = before
+        if (data[start - 1 : start] or self._previous[-1:]) not in b"\n":
+            limit = anchor if anchor > start else end
+            start = limit - len(data[start:limit].partition(b" ")[2])
+        self._log.before = (self._previous + data[max(0, start - CONTEXT) : start])[-CONTEXT:]
         return start
-
-    def _before(self, data: bytes, position: int) -> bytes:
-        return (self._previous + data[max(0, position - CONTEXT) : position])[-CONTEXT:]
 
 
 def _is_in_sample(data: bytes, start: int, end: int) -> bool:

@@ -67,15 +67,15 @@ def _failure(error: BaseException) -> dict[str, Any]:
     if root is not error:
         text += f", caused by {type(root).__name__}: {_first_line(root)}"
     alone = "".join(traceback.format_exception(type(root), root, root.__traceback__, chain=False))
-    if len(alone) > _MAX_TEXT:
-        alone = alone[-_MAX_TEXT:].partition("\n")[2]  # half a line may be half a secret
+    # Half a text may begin with half a secret.
+    alone = alone if len(alone) <= _MAX_TEXT else ""
     lacks = (root.name if isinstance(root, ModuleNotFoundError) else None) or ""
     return {"error": text, "where": where[-1] if where else "", "lacks": lacks, "root": alone}
 
 
 def _first_line(error: BaseException) -> str:
     line = (str(error).strip() or "no message").splitlines()[0]
-    return line if len(line) <= _MAX_TEXT else line[:_MAX_TEXT].rpartition(" ")[0]
+    return line if len(line) <= _MAX_TEXT else "a long message"
 
 
 def _root(error: BaseException) -> BaseException:
