@@ -7,12 +7,14 @@ an action into text, `fix_lines` a whole fix. `one_line`, `count_of` and `join_s
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from diagnostics import frameworks
+from diagnostics.output.redact import mask, redact
 
 _MAX_CASES, _MAX_FRAMEWORKS = 3, 2
 SEVERAL_CASES = "it depends on the case:"
@@ -206,13 +208,29 @@ class Fix:
         }
 
 
+_NOT_SHOWN = "# not shown: redaction would change the quotation marks of this command"
+_QUOTED = re.compile(r"""(?a:[\w@%+=:,./~ -]|'[^']*'|"'"|<(?:secret|user|host|mail|address|uuid)>)*""")
+
+
 def quote_command(words: tuple[str, ...]) -> str:
     """Quote a command for a shell, with the home folder as `~`.
+
+    The command is printed masked or redacted. If this would take quotation marks away, the words are redacted before
+    they are quoted; if that does not help, a comment is returned instead.
 
     >>> quote_command(("pip", "install", "numpy<2"))
     "pip install 'numpy<2'"
     """
-    return " ".join(map(_quote_word, words))
+    for candidate in (words, tuple(map(redact, words))):
+        line = " ".join(map(_quote_word, candidate))
+        if "'" not in line or all(_is_quoted(change(line), len(words)) for change in (mask, redact)):
+            return line
+    return _NOT_SHOWN
+
+
+def _is_quoted(line: str, count: int) -> bool:
+    """Return whether a line has this many words, and nothing outside of quotation marks that a shell would run."""
+    return _QUOTED.fullmatch(line) is not None and len(shlex.split(line)) == count
 
 
 def _quote_word(word: str) -> str:
@@ -228,11 +246,15 @@ def command_of(action: Action) -> str:
     """Return the shell command of an action; empty if the action is no command."""
     if isinstance(action, Advice | SetOption):
         return ""
-    line = quote_command(action.words)
+    parts = [quote_command(action.words)]
     if isinstance(action, Run):
-        line = " | ".join([line, *map(quote_command, action.piped)])
-        line += f" > {_quote_word(action.into)}" if action.into else ""
-        line += f" && {command_of(action.then)}" if action.then else ""
+        parts += (part for words in action.piped for part in (" | ", quote_command(words)))
+        parts += [" > ", quote_command((action.into,))] if action.into else []
+        parts += [" && ", command_of(action.then)] if action.then else []
+    line = "".join(parts)
+    kept = all(change(line) == "".join(map(change, parts)) for change in (mask, redact) if "'" in line)
+    if not kept or _NOT_SHOWN in line:
+        return _NOT_SHOWN
     note = one_line(action.note) if isinstance(action, Install | Run) else ""
     return f"{line}  # {note}" if note else line
 

@@ -3,14 +3,18 @@
 `grpo-doctor` and `python -P -m diagnostics` import nothing from the working folder.
 """
 
+import html
 import os
 import pickle
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
 from diagnostics import cli, process
+from diagnostics.fixes import Run, command_of, quote_command
+from diagnostics.output.redact import mask, redact
 from diagnostics.output.report_output import FORMATS
 from tests.diagnostics.test_redact import SHAPES, visible_parts
 from tests.diagnostics.test_report_options import LOG, SCRIPT
@@ -60,6 +64,30 @@ def test_doctor_escapes_hostile_names(environment, monkeypatch, run_command, for
     _, out, err = run_command("doctor", "--format", form, "--prefix", prefix)
     assert active_parts(out, commands=form == "github") == active_parts(err) == []
     assert "SCH001" in out
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x '\"@a.bc $(touch pwned)", "authorization: x='; touch pwned #", "password=\"a' b $(touch pwned)",
+        "a '\"@b.de' && touch pwned '", "a@b.de $(touch x)",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("change", [mask, redact])
+def test_redaction_takes_no_quotation_mark_of_a_command(name, change):
+    """A printed command has the same number of words after redaction, and none that a shell would run."""
+    words = ("mv", f"/env/{name}", "/new place/x")
+    quoted, moved = change(quote_command(words)), change(command_of(Run(words, then=Run(words))))
+    assert moved == f"{quoted} && {quoted}" or moved.startswith("# not shown")
+    assert quoted.startswith("# not shown") or shlex.join(shlex.split(quoted)) == quoted
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_redaction_of_a_hostile_folder_leaves_no_command(environment, run_command, form):
+    (environment.site / "x '\"@a.bc $(touch pwned).dist-info").mkdir()
+    _, out, _ = run_command("doctor", "--format", form, "--prefix", environment.prefix)
+    assert "ENV901" in out
+    assert "<mail> $(touch" not in html.unescape(out)
 
 
 @pytest.mark.parametrize(
