@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from diagnostics import safe_io
+from diagnostics import UserError, safe_io
 from diagnostics.matrix import libstdcxx, locks
 from diagnostics.matrix.cells import Cell, Recipe
 from diagnostics.matrix.context import Context, InterpreterError
@@ -170,7 +170,12 @@ def _uv(context: Context, arguments: Sequence[str | Path]) -> None:
 
 
 def remove_environment(folder: Path) -> None:
-    """Remove an environment if it exists, its marker first, so that a kill leaves none that looks complete."""
+    """Remove an environment if it exists, its marker first, so that a kill leaves none that looks complete.
+
+    A link is refused before anything behind it is removed.
+    """
+    if folder.is_symlink():
+        raise UserError(f"{folder}: a link in place of an environment: remove it")
     if folder.exists():
         (folder / MARKER).unlink(missing_ok=True)
         shutil.rmtree(folder)
@@ -184,8 +189,9 @@ def make_room(context: Context, cell: Cell) -> list[str]:
     if cell.recipe is None or existing_environment(context, cell):
         return []
     removed = []
-    environments = [path for path in context.folder("environments").iterdir() if path.name != cell.id]
-    for path in sorted(environments, key=lambda path: path.stat().st_mtime):
+    folders = [path for path in context.folder("environments").iterdir() if path.is_dir()]
+    others = [path for path in folders if path.name != cell.id and not path.is_symlink()]
+    for path in sorted(others, key=lambda path: path.stat().st_mtime):
         if shutil.disk_usage(path).free / GB >= cell.recipe.disk_gb:
             break
         remove_environment(path)

@@ -122,7 +122,8 @@ def _answered_layers(cell: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def _cell_entry(row: CellResults) -> dict[str, Any]:
     """Return the entry of a cell by the store alone, without secrets and local names."""
-    resolved = row.layers.get("resolve")
+    layers = {name: redacted_result(result) for name, result in row.layers.items()}
+    resolved = layers.get("resolve")
     packages = resolved.event.answer.packages if resolved and resolved.event else {}
     versions = {"trl": row.cell.version}
     if row.cell.trainer != "trl":
@@ -136,7 +137,7 @@ def _cell_entry(row: CellResults) -> dict[str, Any]:
         "torch": packages.get("torch"),
         "verdict": "unknown",
         "note": row.cell.note or None,
-        "layers": {name: _layer_entry(redacted_result(result)) for name, result in row.layers.items()},
+        "layers": {name: _layer_entry(result) for name, result in layers.items()},
     }
 
 

@@ -1,7 +1,7 @@
 """Publishing merges final answers into the published table.
 
 Verdicts without a final answer stay. Verdicts whose cell or layer no longer exists are dropped and listed. The command
-exits with 3 if a layer has neither a published nor a final answer. User names in paths are redacted.
+exits with 3 if a layer has neither a published nor a final answer. User names in paths and secrets are redacted.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ CHOSEN = ("resolve", "install")
 FIRST, SECOND = "vllm-1.0+trl-1.0", "vllm-2.0+trl-1.0"
 COMPLETE = {(cell, layer): "pass" for cell in (FIRST, SECOND) for layer in CHOSEN}
 
+FACTS = (("package", "torch", "2.5.1+hf_abcdefghijklmnopqrstuvwxyz01234567"),)
+
 
 @pytest.fixture
 def publish(tmp_path, kit):
@@ -34,7 +36,7 @@ def publish(tmp_path, kit):
             text += kit.cell_table("3.0", "1.0", others[name]).replace("vllm-3.0+trl-1.0", name)
         matrix, questions = load_questions(tmp_path / "matrix.toml", text)
         events = [
-            answer_event(item, outcome, f"saw {outcome}", ran_with=(("trl", "at /home/qz/trl"),))
+            answer_event(item, outcome, f"saw {outcome}", ran_with=(("trl", "at /home/qz/trl"),), facts=FACTS)
             for item in questions
             if (outcome := answers.get(item.key))
         ]
@@ -58,6 +60,7 @@ def test_missing_answers_keep_published_verdicts(publish):
     complete = publish(COMPLETE, {})
     assert (complete.kept_count, complete.dropped, complete.unanswered) == (0, [], [])
     assert complete.document["cells"][0]["layers"]["install"]["ran_with"] == {"trl": "at /home/<user>/trl"}
+    assert complete.document["cells"][0]["torch"] == "2.5.1+<secret>"
     publication = publish({(FIRST, "install"): "fail"}, complete.document)
     assert verdicts(publication) == {**verdicts(complete), (FIRST, "install"): "fail"}
     assert [cell["verdict"] for cell in publication.document["cells"]] == ["fail", "pass"]

@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from diagnostics import UserError
+from diagnostics.matrix import environments
 from diagnostics.matrix.context import Context
 from diagnostics.matrix.store import Event, Store, StoreBusyError, StoreError, is_flaky, latest, parse_event
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
@@ -98,6 +100,22 @@ def test_folder_outside_the_store_is_refused(tmp_path, folder):
     with pytest.raises(UserError, match="out of the store"):
         Context(None, Store(tmp_path / "store")).folder(*folder.split("/"))
     assert not list((tmp_path / "victim").iterdir())
+
+
+def test_link_in_place_of_an_environment_is_refused(tmp_path):
+    """Neither a fresh `install` nor making room removes a file behind a link among the environments."""
+    context, victim = Context(None, Store(tmp_path / "store")), tmp_path / "victim"
+    victim.mkdir()
+    (victim / environments.MARKER).touch()
+    link = context.folder("environments") / "cell"
+    link.symlink_to(victim)
+    with pytest.raises(UserError, match="a link in place of an environment"):
+        environments.remove_environment(link)
+    cell = SimpleNamespace(id="another", recipe=SimpleNamespace(disk_gb=1e9))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(environments, "existing_environment", lambda *_: None)
+        assert environments.make_room(context, cell) == []
+    assert (victim / environments.MARKER).exists()
 
 
 @pytest.mark.parametrize("name", ["lock", "store.jsonl"])
