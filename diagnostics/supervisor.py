@@ -5,6 +5,7 @@ A long call of C does not end on Ctrl-C, and a process that waits for a dead fil
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -38,8 +39,14 @@ def run_supervised(work: Callable[[], int]) -> int:
     signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
     os.close(reader)
     code = work()
-    # The parent waits for this, because a thread in the kernel may keep the process from ending.
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    # The parent waits for this, because a thread in the kernel may keep the process from ending; nor may it keep the
+    # output open.
     os.write(writer, bytes([code]))
+    for stream in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     sys.exit(code)
 
 

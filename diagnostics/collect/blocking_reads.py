@@ -1,9 +1,9 @@
 """Read what another process or a dead file system can block, with a time limit.
 
 A read that waits for the lock of another process's memory ends with the reader's process, so a thread may wait for it.
-A wait for a page, or for the server of a file system (FUSE), may outlast SIGKILL, so a child process waits for it.
-`read_process_file` reads a file of /proc/PID, and `call_in_child` calls a function in a child process. Standard library
-only, because this module is also sent to remote hosts and runs there.
+A wait for a page, for the lock of an epoll, or for the server of a file system (FUSE), may outlast SIGKILL, so a child
+process waits for it. `read_process_file` reads a file of /proc/PID, and `call_in_child` calls a function in a child
+process. Standard library only, because this module is also sent to remote hosts and runs there.
 """
 
 from __future__ import annotations
@@ -33,21 +33,26 @@ def list_pids() -> list[int]:
 
 
 def read_process_file(pid: int, name: str) -> str:
-    """Read a file of /proc/PID; empty if it cannot be read, or not in time: the process is then in UNANSWERED.
-
-    The limit applies to files for which the kernel takes a lock of the process. Each process that does not answer
-    shortens it for the next ones.
-    """
-    path, results = f"/proc/{pid}/{name}", [""]
+    """Read a file of /proc/PID; empty if it cannot be read, or not in time: the process is then in UNANSWERED."""
     if _LOCKED.isdisjoint(name.split("/")):
-        return read_kernel_file(path)
+        return read_kernel_file(f"/proc/{pid}/{name}")
+    return next(iter(read_process_files(pid, [name])), "")
+
+
+def read_process_files(pid: int, names: list[str]) -> list[str]:
+    """Read files of /proc/PID for which the kernel takes a lock, in one thread; those read before the limit.
+
+    Each process that does not answer shortens the limit for the next ones.
+    """
+    results: list[str] = []
     if pid not in UNANSWERED:
-        thread = threading.Thread(target=lambda: results.append(read_kernel_file(path)), daemon=True)
+        paths = [f"/proc/{pid}/{name}" for name in names]
+        thread = threading.Thread(target=lambda: results.extend(map(read_kernel_file, paths)), daemon=True)
         thread.start()
         thread.join(LIMIT_S / (1 + len(UNANSWERED)))
-        if len(results) == 1:
+        if len(results) < len(names):
             UNANSWERED.add(pid)
-    return results[-1]
+    return results[:]
 
 
 def call_in_child(function: Callable[[], T], default: T, pid: int = 0) -> T:

@@ -111,7 +111,7 @@ def _wait_for_end(
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(timeout=max(0.2, min(stall_s / 4, 15.0)))
             return False
-        pids = discovery.descendants(discovery.process_table(), [child.pid])
+        pids = discovery.descendants(discovery.process_table(titles=False), [child.pid])
         ran_ns = sum(proc.runnable_ns(pid, tid) or 0 for pid in pids for tid in proc.list_threads(pid))
         bytes_moved = sum(sum(proc.bytes_moved(pid)) for pid in pids)
         now = time.monotonic()

@@ -10,6 +10,7 @@ import pytest
 
 from diagnostics.collect import blocking_reads, ray_traces
 from diagnostics.doctor.probe.child_processes import ChildProcesses
+from diagnostics.hang.collect import discovery, proc, sockets
 from diagnostics.hang.collect.snapshot import Selection, take_snapshot
 from tests.cells import ROOT
 from tests.diagnostics.hang.processes import running
@@ -41,6 +42,33 @@ def test_doctor_does_not_wait_for_a_locked_process(locked, tmp_path):
     (known,) = ray_traces.collect({"RAY_TMPDIR": str(tmp_path)})
     assert (locked in known.unanswered, known.running == ()) == (True, False)
     ChildProcesses(ROOT, {})._end_strays()
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "limit", "expected"),
+    [(proc, "MAX_DESCRIPTORS", 1, "open files of"), (sockets, "MAX_SOCKETS", 0, "some of the sockets")],
+)
+def test_more_than_hang_examines_counts_as_missing(monkeypatch, module, name, limit, expected):
+    """Another user may have any number of open files and sockets; what is over a limit is named as not read."""
+    monkeypatch.setattr(module, name, limit)
+    with running("sh", "-c", "echo; read line") as process:
+        snapshot = take_snapshot(Selection(pids=(process.pid,), seconds=0.1))
+    assert any(text.startswith(expected) for text in snapshot.missing)
+    assert len(snapshot.processes[0].fds) == (1 if module is proc else 3)
+
+
+def test_titles_of_processes_have_a_limit_of_time(monkeypatch):
+    """A title of megabytes is masked in part, without a divided word; after the limit no command line is read."""
+    monkeypatch.setattr(
+        proc, "read_process_file", lambda _pid, _name: "python\0--key=" + "Zq8w7Rk " * 250_000
+    )
+    masked = []
+    monkeypatch.setattr(proc, "truncate", lambda text, _length: masked.append(text) or text)
+    assert (len(proc.command_line(7)) <= 4096, set(masked[0].split()[2:])) == (True, {"Zq8w7Rk"})
+    monkeypatch.undo()
+    monkeypatch.setattr(discovery, "SURVEY_S", -1.0)
+    assert discovery.process_table().keys() <= blocking_reads.UNANSWERED
+    blocking_reads.UNANSWERED.clear()
 
 
 def test_call_that_raises_or_does_not_end_gives_the_default(locked):

@@ -37,6 +37,30 @@ def test_interrupt_ends_a_command_that_does_not_react():
     os.close(child)
 
 
+LEFT = """
+import ctypes, sys, threading
+from diagnostics import supervisor
+supervisor._GRACE_S = 0.1
+def work():
+    ctypes.CDLL(None).prctl(supervisor._PR_SET_PDEATHSIG, 0)
+    threading.Thread(target=sys.stdin.read).start()
+    print("text")
+    return 3
+raise SystemExit(supervisor.run_supervised(work))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a parent process supervises the command only on Linux")
+def test_process_that_is_left_behind_does_not_keep_the_output_open():
+    """It does not end because of a thread, as one that waits in the kernel; a reader of the output sees its end."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", LEFT], **pipes) as parent:
+        assert parent.stdout.readline() == b"text\n"
+        assert parent.wait(500) == 3
+        assert select.select([parent.stdout], [], [], 60)[0]
+        assert parent.stdout.read(1) == b""
+
+
 def test_the_programs_of_the_command_line_are_not_supervised():
     """They react to Ctrl-C themselves, and may need longer than the supervisor waits."""
     assert cli.PROGRAMS.keys() == UNSUPERVISED

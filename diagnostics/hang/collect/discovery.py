@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from diagnostics.collect.blocking_reads import list_pids
+from diagnostics.collect.blocking_reads import UNANSWERED, list_pids
 from diagnostics.hang.collect import proc
 
 MAX_PROCESSES = 512
+SURVEY_S = 10.0
+"""Limit of processor time for the titles of all processes, and for their descriptors."""
 _JOB_ROLES = {"engine core", "engine worker", "engine", "Ray actor", "launcher", "server", "trainer"}
 _PYTHON = re.compile(r"(?i)python|^VLLM::|^ray::|^sglang::|pt_main_thread|uvicorn|torchrun|vllm|trl|pytest")
 # Roles by command line; the first match decides. Ray and vLLM set the titles of their processes.
@@ -75,13 +78,18 @@ ProcessTable = dict[int, ProcessEntry]
 """Processes by id."""
 
 
-def process_table() -> ProcessTable:
-    """Return the visible processes by id, without their environment variables."""
-    entries = {}
-    for pid in list_pids():
+def process_table(*, titles: bool = True) -> ProcessTable:
+    """Return the visible processes by id, without their environment variables.
+
+    Titles are read for SURVEY_S at most, first those of this user; other processes are then in UNANSWERED.
+    """
+    entries, end = {}, time.process_time() + SURVEY_S
+    for pid in sorted(list_pids(), key=lambda pid: proc.owner_uid(pid) != os.geteuid()):
         fields = proc.stat_fields(pid)
+        UNANSWERED.update({pid} if time.process_time() > end else ())
         if len(fields) > 1:
-            entries[pid] = ProcessEntry(pid, int(fields[1]), proc.owner_uid(pid), proc.command_line(pid))
+            title = proc.command_line(pid) if titles else ""
+            entries[pid] = ProcessEntry(pid, int(fields[1]), proc.owner_uid(pid), title)
     return entries
 
 

@@ -9,6 +9,7 @@ observed processes.
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, field, replace
 
 from diagnostics import safe_io
@@ -24,11 +25,22 @@ class Host:
     processes: dict[int, discovery.ProcessEntry]
     descriptors: dict[int, tuple[Descriptor, ...] | None] = field(default_factory=dict)
     sockets: dict[int, Socket] = field(default_factory=dict)
+    unread: list[str] = field(default_factory=list)
+    """What `survey` left out because it is too much."""
 
-    def survey(self) -> None:
-        """Read the descriptors of all readable processes, and all sockets."""
-        self.descriptors = {pid: proc.descriptors(pid) for pid in self.processes}
+    def survey(self, first: set[int]) -> None:
+        """Read the sockets and the descriptors of all readable processes, of the `first` ones first, within limits."""
+        end, partly = time.process_time() + discovery.SURVEY_S, 0
+        for pid in sorted(self.processes, key=lambda pid: pid not in first):
+            items = proc.descriptors(pid) if time.process_time() < end else ()
+            self.descriptors[pid] = items
+            partly += time.process_time() >= end or len(items or ()) == proc.MAX_DESCRIPTORS
         self.sockets = sockets.all_sockets()
+        self.unread += [f"open files of {partly} of {len(self.processes)} processes"] if partly else []
+        many = len(self.sockets) >= sockets.MAX_SOCKETS
+        self.unread += (
+            [f"some of the sockets, of which there are {len(self.sockets)} or more,"] if many else []
+        )
 
     def update_sockets(self) -> None:
         """Read all sockets again, with the bytes that each has moved since the last reading."""
@@ -129,6 +141,10 @@ def _proc_locks(host: Host) -> list[Lock]:
     If the process that took a lock has ended, the one that inherited its descriptor holds it.
     """
     locks = []
+    opened: dict[int, list[tuple[int, int]]] = {}
+    for holder, items in host.descriptors.items():
+        for item in items or ():
+            opened.setdefault(item.inode, []).append((holder, item.fd))
     for line in safe_io.read_kernel_file("/proc/locks").splitlines():
         parts = line.split()
         waits = len(parts) > 1 and parts[1] == "->"
@@ -137,15 +153,15 @@ def _proc_locks(host: Host) -> list[Lock]:
             inode = int(parts[4].rpartition(":")[2])
             pid = max(0, int(parts[3]))
             if parts[0] == "FLOCK" and pid not in host.processes:
-                pid = _inherited_by(host, inode)
+                pid = _inherited_by(opened.pop(inode, []))
             locks.append(Lock(inode, pid, parts[0], waits))
     return locks
 
 
-def _inherited_by(host: Host, inode: int) -> int:
-    """Return a process with a descriptor that has a lock on this file; 0 if there is none."""
-    opened = ((pid, i.fd) for pid, items in host.descriptors.items() for i in items or () if i.inode == inode)
-    return next((pid for pid, fd in opened if "FLOCK" in read_process_file(pid, f"fdinfo/{fd}")), 0)
+def _inherited_by(opened: list[tuple[int, int]]) -> int:
+    """Return a process whose descriptor, one of the first 1000 of a file, has a lock on it; 0 if there is none."""
+    files = ((pid, read_process_file(pid, f"fdinfo/{fd}")) for pid, fd in opened[:1000])
+    return next((pid for pid, text in files if "FLOCK" in text), 0)
 
 
 def _lock_path(host: Host, pid: int, inode: int) -> str:

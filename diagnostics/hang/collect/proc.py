@@ -15,14 +15,15 @@ import threading
 import time
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from stat import S_ISFIFO
 from typing import Any
 
-from diagnostics.collect.blocking_reads import call_in_child, read_process_file
+from diagnostics.collect.blocking_reads import call_in_child, read_process_file, read_process_files
 from diagnostics.hang.snapshot import Descriptor, Thread
 from diagnostics.output.redact import truncate
-from diagnostics.safe_io import list_folder
+from diagnostics.safe_io import list_folder, read_kernel_file
 
 Semaphores = list[tuple[int, int, int]]
 """(start, end, inode) of each mapping with semaphores."""
@@ -43,9 +44,12 @@ def _load_syscalls(machine: str) -> dict[int, str]:
 SYSCALLS = _load_syscalls(platform.machine())
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """The environment variables that `environment` returns."""
-# Longest value of such a variable, and largest number of descriptors of a `poll` that is read.
+# Longest value of such a variable, largest number of descriptors of a `poll` that is read, and of a process; a command
+# line is masked up to a multiple of the length that is shown.
 MAX_VALUE = 256
 MAX_POLLED = 256
+MAX_DESCRIPTORS = 65_536
+_MASKED_LINE = 4096
 _WITH_DESCRIPTOR = {
     "read", "write", "pread64", "readv", "writev", "connect", "accept", "accept4", "sendto", "recvfrom", "sendmsg",
     "recvmsg", "flock", "fsync", "fcntl",
@@ -96,7 +100,10 @@ def owner_uid(pid: int) -> int | None:
 
 def command_line(pid: int) -> str:
     """Return the command line, truncated to 400 characters but not masked, or the name of a process without one."""
-    line = " ".join(read_process_file(pid, "cmdline").replace("\0", " ").split())
+    text = read_process_file(pid, "cmdline").replace("\0", " ")
+    if len(text) > _MASKED_LINE:  # another user's may have megabytes of values to mask; drop a divided word
+        text = text[:_MASKED_LINE].rpartition(" ")[0]
+    line = " ".join(text.split())
     return truncate(line, 400) or read_process_file(pid, "comm").strip()
 
 
@@ -153,15 +160,19 @@ def bytes_moved(pid: int) -> tuple[int, int]:
 
 
 def descriptors(pid: int) -> tuple[Descriptor, ...] | None:
-    """Return the open files of a process; None without permission, or if the process has ended."""
+    """Return MAX_DESCRIPTORS open files of a process; None without permission, or if the process has ended."""
+    links: dict[int, str] = {}
     try:
-        names = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - as fast as it gets
+        with os.scandir(f"/proc/{pid}/fd") as entries:
+            for entry in islice(entries, MAX_DESCRIPTORS):
+                with contextlib.suppress(OSError):
+                    links[int(entry.name)] = os.readlink(entry.path)  # noqa: PTH115 - as fast as it gets
     except OSError:
         return None
-    items = []
-    for name in names:
-        with contextlib.suppress(OSError):
-            items.append(_descriptor(pid, int(name), os.readlink(f"/proc/{pid}/fd/{name}")))  # noqa: PTH115
+    # Not of an epoll, whose lock a process may hold.
+    files = [fd for fd, link in links.items() if not link.startswith(("socket", "anon_inode"))]
+    texts = dict(zip(files, read_process_files(pid, [f"fdinfo/{fd}" for fd in files]), strict=False))
+    items = [_descriptor(fd, link, texts.get(fd, "")) for fd, link in links.items()]
     if unknown := [item.fd for item in items if item.kind == "file" and not item.inode]:
         # Before Linux 5.14; a file system that is dead leaves them unknown.
         found = call_in_child(lambda: {fd: os.stat(f"/proc/{pid}/fd/{fd}").st_ino for fd in unknown}, {0: 0})  # noqa: PTH116
@@ -169,15 +180,14 @@ def descriptors(pid: int) -> tuple[Descriptor, ...] | None:
     return tuple(sorted(items, key=lambda item: item.fd))
 
 
-def _descriptor(pid: int, fd: int, link: str) -> Descriptor:
-    """Return a descriptor by the link in /proc/PID/fd, with its mode and inode."""
+def _descriptor(fd: int, link: str, text: str) -> Descriptor:
+    """Return a descriptor by its link in /proc/PID/fd, with the mode and inode in its fdinfo."""
     match = _LINK.match(link)
     if match and match[1] == "socket":
         return Descriptor(fd, "socket", int(match[2]))
     if match and match[1] == "anon_inode":
         return Descriptor(fd, "epoll" if "eventpoll" in link else "other", path=match[2])
-    lines = read_process_file(pid, f"fdinfo/{fd}").splitlines()
-    information = dict(line.split(":", 1) for line in lines if ":" in line)
+    information = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     mode = ("r", "w", "rw", "rw")[int(information.get("flags", "2"), 8) & 3]
     if match:
         return Descriptor(fd, "pipe", int(match[2]), mode)
@@ -227,7 +237,8 @@ def _handles_signals(pid: int) -> bool:
 def _waited_fds(pid: int, name: str, values: list[int]) -> tuple[int, ...]:
     """Return the descriptors that a call of poll or epoll waits for."""
     if name.startswith("epoll"):
-        lines = read_process_file(pid, f"fdinfo/{values[0]}").splitlines()
+        path = f"/proc/{pid}/fdinfo/{values[0]}"
+        lines = call_in_child(lambda: read_kernel_file(path), "", pid).splitlines()
         return tuple(int(line.split()[1]) for line in lines if line.startswith("tfd:"))
     if name in {"poll", "ppoll"} and 0 < values[1] <= MAX_POLLED:
         data = read_memory(pid, values[0], 8 * values[1])
@@ -241,9 +252,12 @@ def read_memory(pid: int, address: int, size: int) -> bytes:
 
 
 def _opened_path(pid: int, address: int) -> str:
-    """Return the path at an address in a process's memory; a named pipe is marked as one."""
-    name = read_memory(pid, address, 512) or read_memory(pid, address, 4096 - address % 4096)
-    path = name.partition(b"\0")[0].decode("utf-8", errors="replace")
+    """Return the path at an address in a process's memory; a named pipe is marked as one.
+
+    Half a name is not masked, so a path without its end, which is longer than the system allows, stays unknown.
+    """
+    name = read_memory(pid, address, 4096) or read_memory(pid, address, 4096 - address % 4096)
+    path = (name.partition(b"\0")[0] if b"\0" in name else b"").decode("utf-8", errors="replace")
     real = f"/proc/{pid}/root{path}" if path.startswith("/") else f"/proc/{pid}/cwd/{path}"
     fifo = call_in_child(lambda: S_ISFIFO(os.stat(real).st_mode), default=False)  # noqa: PTH116
     return f"{path} (a named pipe)" if fifo else path

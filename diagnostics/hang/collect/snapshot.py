@@ -66,6 +66,8 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
     unlisted = sockets.unlisted_processes(process.pid for process in observed)
     missing = [f"the sockets of {len(unlisted)} of {len(observed)} processes"] if unlisted else []
     blind += [f"{text} are not listed here: run hang in their network namespace" for text in missing]
+    missing += host.unread
+    blind += [f"{text} were not read" for text in host.unread]
     blind += [f"pid {pid} did not answer in time: its memory was not read" for pid in sorted(UNANSWERED)[:20]]
     if more := len(selected) - len(pids):
         missing.append(f"{more} of {len(selected)} processes")
@@ -99,7 +101,7 @@ def _select(host: peers.Host, selection: Selection) -> list[int]:
         raise NoProcessError(f"--match {selection.pattern!r}: no command line matches")
     if not pids:
         raise NoProcessError("no process here looks like part of a job: name it with --pid or --match")
-    host.survey()
+    host.survey(pids)
     pids |= peers.connected_processes(host, pids)
     return sorted(pids)
 

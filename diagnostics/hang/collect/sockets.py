@@ -14,6 +14,7 @@ import socket
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ STATES = {
     1: "ESTABLISHED", 2: "SYN_SENT", 3: "SYN_RECV", 4: "FIN_WAIT1", 5: "FIN_WAIT2", 6: "TIME_WAIT", 7: "CLOSE",
     8: "CLOSE_WAIT", 9: "LAST_ACK", 10: "LISTEN", 11: "CLOSING",
 }  # fmt: skip
+MAX_SOCKETS = 50_000
+"""Limit for each family of addresses."""
 _SOCK_DIAG_BY_FAMILY, _DUMP, _DONE, _ERROR = 20, 0x301, 3, 2
 _TCP_INFO, _UNIX_NAME, _UNIX_PEER, _UNIX_CLIENTS, _UNIX_QUEUES = 2, 0, 2, 3, 4
 # Offsets in tcp_info of times in milliseconds, and of bytes; the number of sent bytes is there from Linux 4.19 on.
@@ -35,7 +38,7 @@ def all_sockets() -> dict[int, Socket]:
     backlog: dict[int, int] = {}
     for part in (_unix_sockets(backlog), _tcp_sockets(socket.AF_INET), _tcp_sockets(socket.AF_INET6)):
         with contextlib.suppress(OSError, AttributeError, struct.error):
-            sockets += part
+            sockets += islice(part, MAX_SOCKETS)
     sockets = [replace(s, peer=backlog.get(s.inode, s.peer)) for s in sockets]
     # Give each TCP socket the inode of its other end, if that is on this host.
     ends = {(s.local, s.remote): s.inode for s in sockets if s.kind == "tcp" and s.state != "LISTEN"}
