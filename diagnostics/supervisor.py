@@ -40,8 +40,7 @@ def run_supervised(work: Callable[[], int]) -> int:
     os.close(reader)
     code = work()
     with contextlib.suppress(OSError, ValueError):
-        sys.stdout.flush()
-        sys.stderr.flush()
+        print(end="", flush=True)
     # The parent waits for this, because a thread in the kernel may keep the process from ending; nor may it keep the
     # output open.
     os.write(writer, bytes([code]))

@@ -44,16 +44,13 @@ def test_doctor_does_not_wait_for_a_locked_process(locked, tmp_path):
     ChildProcesses(ROOT, {})._end_strays()
 
 
-@pytest.mark.parametrize(
-    ("module", "name", "limit", "expected"),
-    [(proc, "MAX_DESCRIPTORS", 1, "open files of"), (sockets, "MAX_SOCKETS", 0, "some of the sockets")],
-)
-def test_more_than_hang_examines_counts_as_missing(monkeypatch, module, name, limit, expected):
+@pytest.mark.parametrize(("module", "name"), [(proc, "MAX_DESCRIPTORS"), (sockets, "MAX_SOCKETS")])
+def test_more_than_hang_examines_counts_as_missing(monkeypatch, module, name):
     """Another user may have any number of open files and sockets; what is over a limit is named as not read."""
-    monkeypatch.setattr(module, name, limit)
+    monkeypatch.setattr(module, name, 1)
     with running("sh", "-c", "echo; read line") as process:
         snapshot = take_snapshot(Selection(pids=(process.pid,), seconds=0.1))
-    assert any(text.startswith(expected) for text in snapshot.missing)
+    assert "open files or sockets of other processes" in snapshot.missing
     assert len(snapshot.processes[0].fds) == (1 if module is proc else 3)
 
 

@@ -23,24 +23,19 @@ class Host:
     """The processes of the host with their open files, and its sockets; files and sockets are read by `survey`."""
 
     processes: dict[int, discovery.ProcessEntry]
-    descriptors: dict[int, tuple[Descriptor, ...] | None] = field(default_factory=dict)
+    descriptors: dict[int, tuple[Descriptor, ...]] = field(default_factory=dict)
     sockets: dict[int, Socket] = field(default_factory=dict)
-    unread: list[str] = field(default_factory=list)
-    """What `survey` left out because it is too much."""
+    complete: bool = True
+    """Whether `survey` could read all files and sockets within its limits."""
 
     def survey(self, first: set[int]) -> None:
         """Read the sockets and the descriptors of all readable processes, of the `first` ones first, within limits."""
-        end, partly = time.process_time() + discovery.SURVEY_S, 0
+        end = time.process_time() + discovery.SURVEY_S
         for pid in sorted(self.processes, key=lambda pid: pid not in first):
-            items = proc.descriptors(pid) if time.process_time() < end else ()
-            self.descriptors[pid] = items
-            partly += time.process_time() >= end or len(items or ()) == proc.MAX_DESCRIPTORS
+            self.descriptors[pid] = proc.descriptors(pid) if time.process_time() < end else ()
+            self.complete &= len(self.descriptors[pid]) < proc.MAX_DESCRIPTORS and time.process_time() < end
         self.sockets = sockets.all_sockets()
-        self.unread += [f"open files of {partly} of {len(self.processes)} processes"] if partly else []
-        many = len(self.sockets) >= sockets.MAX_SOCKETS
-        self.unread += (
-            [f"some of the sockets, of which there are {len(self.sockets)} or more,"] if many else []
-        )
+        self.complete &= len(self.sockets) < sockets.MAX_SOCKETS
 
     def update_sockets(self) -> None:
         """Read all sockets again, with the bytes that each has moved since the last reading."""
@@ -49,35 +44,35 @@ class Host:
             item = self.sockets[inode]
             self.sockets[inode] = replace(item, moved=item.total_bytes - before[inode].total_bytes)
 
-    def owners(self) -> dict[int, set[int]]:
-        """Return the processes that have each socket or pipe open, by inode."""
-        owners: dict[int, set[int]] = {}
+    def owners(self, *kinds: str) -> dict[int, list[tuple[int, int]]]:
+        """Return, by inode, the processes that have each file of these kinds open, with the descriptor."""
+        owners: dict[int, list[tuple[int, int]]] = {}
         for pid, items in self.descriptors.items():
-            for item in items or ():
-                if item.kind in {"socket", "pipe"}:
-                    owners.setdefault(item.inode, set()).add(pid)
+            for item in items:
+                if item.kind in kinds:
+                    owners.setdefault(item.inode, []).append((pid, item.fd))
         return owners
 
-    def with_socket_kinds(self, items: tuple[Descriptor, ...] | None) -> tuple[Descriptor, ...]:
+    def with_socket_kinds(self, items: tuple[Descriptor, ...]) -> tuple[Descriptor, ...]:
         """Return descriptors with the kind of their sockets: tcp or unix instead of socket."""
 
         def kind_of(item: Descriptor) -> str:
             socket = self.sockets.get(item.inode) if item.kind == "socket" else None
             return socket.kind if socket else item.kind
 
-        return tuple(replace(item, kind=kind_of(item)) for item in items or ())
+        return tuple(replace(item, kind=kind_of(item)) for item in items)
 
 
 def connected_processes(host: Host, chosen: set[int]) -> set[int]:
     """Return further Python processes with a direct or indirect TCP connection to the chosen ones, and descendants."""
-    owners, listeners = host.owners(), _listeners(host)
+    owners, listeners = host.owners("socket"), _listeners(host)
     visited = chosen | discovery.ancestors(host.processes, os.getpid())
     connected: set[int] = set()
     queue = list(chosen)
     while queue:
-        for item in host.descriptors.get(queue.pop()) or ():
+        for item in host.descriptors.get(queue.pop(), ()):
             # Each socket is followed once.
-            peers = {pid for inode in _other_ends(host, item, listeners) for pid in owners.pop(inode, ())}
+            peers = {pid for inode in _other_ends(host, item, listeners) for pid, _ in owners.pop(inode, ())}
             tops = {pid for pid in peers - visited if host.processes[pid].python}
             more = discovery.descendants(host.processes, tops) - visited if tops else set()
             visited |= more
@@ -114,7 +109,7 @@ def possible_blockers(host: Host, observed: list[Process]) -> set[int]:
     If a stack is in `filelock`, each process with a lock on a `*.lock` file counts, unless an observed process has one.
     Processes of other users are left out, unless this process runs as root.
     """
-    owners = host.owners()
+    owners = host.owners("socket", "pipe")
     inodes, files = set(), set()
     for process in observed:
         waited_fds = {fd for thread in process.threads for fd in thread.waits_fds}
@@ -129,7 +124,7 @@ def possible_blockers(host: Host, observed: list[Process]) -> set[int]:
         holders = {lock.pid for lock in known if _lock_path(host, lock.pid, lock.inode).endswith(".lock")}
         # Lock files of other jobs explain nothing while a process of this job holds one.
         pids |= set() if holders & {process.pid for process in observed} else holders
-    pids |= set().union(*(owners.get(inode, set()) for inode in inodes)) if inodes else set()
+    pids |= {pid for inode in inodes for pid, _ in owners.get(inode, ())}
     user = os.geteuid()
     visible = pids & host.processes.keys() - discovery.own_processes(host.processes, os.getpid())
     return {pid for pid in visible if user in {host.processes[pid].uid, 0}}
@@ -141,10 +136,7 @@ def _proc_locks(host: Host) -> list[Lock]:
     If the process that took a lock has ended, the one that inherited its descriptor holds it.
     """
     locks = []
-    opened: dict[int, list[tuple[int, int]]] = {}
-    for holder, items in host.descriptors.items():
-        for item in items or ():
-            opened.setdefault(item.inode, []).append((holder, item.fd))
+    opened = host.owners("file")
     for line in safe_io.read_kernel_file("/proc/locks").splitlines():
         parts = line.split()
         waits = len(parts) > 1 and parts[1] == "->"
@@ -153,19 +145,19 @@ def _proc_locks(host: Host) -> list[Lock]:
             inode = int(parts[4].rpartition(":")[2])
             pid = max(0, int(parts[3]))
             if parts[0] == "FLOCK" and pid not in host.processes:
-                pid = _inherited_by(opened.pop(inode, []))
+                opened[inode] = _with_lock(opened.get(inode, []))
+                pid = opened[inode][0][0] if opened[inode] else 0
             locks.append(Lock(inode, pid, parts[0], waits))
     return locks
 
 
-def _inherited_by(opened: list[tuple[int, int]]) -> int:
-    """Return a process whose descriptor, one of the first 1000 of a file, has a lock on it; 0 if there is none."""
-    files = ((pid, read_process_file(pid, f"fdinfo/{fd}")) for pid, fd in opened[:1000])
-    return next((pid for pid, text in files if "FLOCK" in text), 0)
+def _with_lock(opened: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the first of a file's 1000 first descriptors that has a lock on it, as (process, descriptor)."""
+    return [item for item in opened[:1000] if "FLOCK" in read_process_file(item[0], f"fdinfo/{item[1]}")][:1]
 
 
 def _lock_path(host: Host, pid: int, inode: int) -> str:
-    return next((item.path for item in host.descriptors.get(pid) or () if item.inode == inode), "")
+    return next((item.path for item in host.descriptors.get(pid, ()) if item.inode == inode), "")
 
 
 def file_locks(host: Host, observed: list[Process]) -> tuple[Lock, ...]:

@@ -66,8 +66,9 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
     unlisted = sockets.unlisted_processes(process.pid for process in observed)
     missing = [f"the sockets of {len(unlisted)} of {len(observed)} processes"] if unlisted else []
     blind += [f"{text} are not listed here: run hang in their network namespace" for text in missing]
-    missing += host.unread
-    blind += [f"{text} were not read" for text in host.unread]
+    if not host.complete:
+        missing.append("open files or sockets of other processes")
+        blind.append(f"{missing[-1]} were not read, because there are too many")
     blind += [f"pid {pid} did not answer in time: its memory was not read" for pid in sorted(UNANSWERED)[:20]]
     if more := len(selected) - len(pids):
         missing.append(f"{more} of {len(selected)} processes")
