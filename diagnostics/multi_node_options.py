@@ -21,6 +21,7 @@ import click
 from diagnostics.cli import seconds_option
 from diagnostics.collect.ray_nodes import query_ray
 from diagnostics.collect.remote import LIMIT_S, Member, Program, RemoteError, query_hosts, read_hosts
+from diagnostics.output.redact import redact
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def query_nodes(
 
 
 def host_hider(replacements: Iterable[tuple[str, str]]) -> Callable[[str], str]:
-    """Return a function that replaces host names in a text where they are whole words.
+    """Return a function that replaces host names in a text where no letter or digit is next to them.
 
     If a name has several replacements, the first one is used. The names `localhost` and 127.*, and names of one
     character or more than 255, stay.
@@ -120,16 +121,27 @@ def host_hider(replacements: Iterable[tuple[str, str]]) -> Callable[[str], str]:
         if 1 < len(name) < 256 and name != "localhost" and not name.startswith("127."):
             numbers.setdefault(name, number)
     # Names are looked up, because a pattern with thousands of alternatives tries each of them at each word.
-    lengths, name_char = sorted({len(name) for name in numbers}, reverse=True), re.compile(r"[\w-]")
+    lengths, name_char = sorted({len(name) for name in numbers}, reverse=True), re.compile(r"[^\W_]")
 
-    def hide_names(text: str) -> str:
+    placeholder = re.compile("|".join({"<host>", "<address>", *map(re.escape, numbers.values())}))
+
+    def replace_names(text: str) -> str:
         parts, end = [], 0
-        for start in (match.start() for match in re.finditer(r"(?<![\w.-])(?=\S)", text)):
+        for start in (match.start() for match in re.finditer(r"(?<![^\W_])(?=\S)", text)):
             for stop in (start + length for length in lengths if end <= start <= len(text) - length):
                 if (name := text[start:stop]) in numbers and not name_char.match(text, stop):
                     parts += [text[end:start], numbers[name]]
                     end = stop
                     break
         return "".join((*parts, text[end:]))
+
+    def hide_names(text: str) -> str:
+        hidden = replace_names(text)
+        if hidden == text:
+            return text
+        # A host may be called like a word that the redaction reads, such as `password` or `scratch`.
+        redacted = replace_names(redact(text))
+        results = (placeholder.sub("", redact(result)) for result in (hidden, redacted))
+        return hidden if next(results) == next(results) else redacted
 
     return hide_names

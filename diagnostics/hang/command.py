@@ -216,9 +216,8 @@ def snapshot_program(pattern: str, seconds: float, samples: int) -> Program:
     return Program("diagnostics.hang.collect.snapshot", "snapshot_as_json", options)
 
 
-# Names of hosts that are also roles of processes, modules or folders: they identify nobody, and the diagnosis or the
-# redaction of users' names reads these words.
-_COMMON_NAMES = {"process", "server", "trainer", "worker", "ray", "home", "Users", *FRAMEWORKS}
+# Names of hosts that are also roles of processes or modules: they identify nobody, and the diagnosis reads these words.
+_COMMON_NAMES = {"process", "server", "trainer", "worker", "ray", *FRAMEWORKS}
 
 
 def observe_hosts(request: SimpleNamespace) -> Snapshot:

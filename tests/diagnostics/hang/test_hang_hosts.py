@@ -28,6 +28,8 @@ from diagnostics.hang.diagnosis import diagnose
 from diagnostics.hang.parsers import ParseError
 from diagnostics.hang.parsers.dump_files import read_files
 from diagnostics.hang.snapshot import SCHEMA, Descriptor, Snapshot, Socket, StackFrame
+from diagnostics.multi_node_options import host_hider
+from diagnostics.output.redact import redact
 from tests.diagnostics.hang.processes import sleeping
 from tests.processes import run_python
 
@@ -125,6 +127,22 @@ def test_texts_of_answers_contain_numbers_in_place_of_names():
     named = join_answers([node_answer(texts)], [("bluefin", "host-1"), ("redfin", "host-2")])
     assert named.processes[0].title == "train.py --nodes host-1,host-2:1 on bluefin2"
     assert named.blind == ("host-1: py-spy is missing on host-2",)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "secret"),
+    [
+        ("scratch", "/scratch/adalovelace/run.py", "adalovelace"), ("home", "/home/adalovelace/x", "adalovelace"),
+        ("password", "password=Tulip9Kestrel", "Tulip9"), ("db", "--db-password Tulip9Kestrel", "Tulip9"),
+        ("bluefin", "/logs/bluefin_0.log, /x/run.bluefin.log and bluefin-ib0", "bluefin"),
+    ],
+)  # fmt: skip
+def test_names_of_hosts_are_hidden_and_hide_no_rule_of_redaction(name, text, secret):
+    """A host may be called like a word by which redaction recognises a secret or a user."""
+    hidden = host_hider([(name, "host-1")])(text)
+    assert name not in hidden
+    assert secret not in redact(hidden)
+    assert "host-1" in hidden
 
 
 def test_hosts_without_a_job_are_refused():
