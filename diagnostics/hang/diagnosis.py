@@ -179,13 +179,14 @@ def _longest_wait_s(index: JobIndex, blocker: RootBlocker, keys: tuple[str, ...]
     In a live snapshot the wait lasts at least as long as the observation, unless a request or a sleep began later.
     """
     times: list[float | None] = []
-    for state in index.states_of({*keys, *blocker.culprits}):
-        process = state.process
+    states = index.states_of({*keys, *blocker.culprits})
+    # A launcher waits from the start of the job.
+    for state in [s for s in states if s.kind != "child" or s.process.key in blocker.culprits] or states:
         if state.kind not in IDLE:
             times.append(state.asleep_s)
-            times += [socket.quiet_s for socket in index.waited_sockets(state) if process.key in keys]
-        if process.key in blocker.culprits:
-            times += [socket.received_s for _, socket in index.open_requests(process)]
+            times += [s.quiet_s for s in index.waited_sockets(state) if state.process.key in keys]
+        if state.process.key in blocker.culprits:
+            times += [socket.received_s for _, socket in index.open_requests(state.process)]
     known = [time for time in times if time is not None]
     # A waiter seen in each sample may have sent a new request, or was woken, each time; many waits are loops.
     blocking = index.states_of(blocker.culprits)
