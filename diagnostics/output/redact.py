@@ -265,7 +265,9 @@ def _redact_own_names(text: str) -> str:
 _REMEMBERED: set[str] = set()
 _WORD = re.compile(r"""[^\s\x00-\x1f,;=:'"\\]+""")
 # A word that may be common, a reference to a variable, or a special token: replacing it would garble the report.
-_MEANINGFUL = re.compile(r".{0,5}|[A-Z]?[a-z_./-]{0,15}|[A-Z_-]{0,15}|(?:\$|<|os\.).*", re.DOTALL)
+_MEANINGFUL = re.compile(
+    r".{0,5}|[A-Z]?[a-z_./-]{0,15}|[A-Z_-]{0,15}|\$(?:[({].*|[A-Z_]\w*|[a-z_]+)|<[^>]*>|os\..*", re.DOTALL
+)
 _SECRET_NAME = Rule(_expand("{SECRET_NAMES}"), flags=re.IGNORECASE)
 
 
@@ -287,7 +289,8 @@ def remember_secret(name: str, value: Any) -> None:
         masked = _apply(_SECRETS, f"{name}=[" + text[:100] + "]", 1)
         if MASK in masked[: len(name) + len(MASK) + 5] and not _MEANINGFUL.fullmatch(text):
             # Messages show a text as it is, on one line, or escaped.
-            parts = [text, " ".join(text.split()), repr(text)[1:-1], *_WORD.findall(text)]
+            lines = [text, " ".join(text.split())]
+            parts = [*lines, *(repr(line)[1:-1] for line in lines), *_WORD.findall(text)]
             _REMEMBERED.update(part for part in parts if not _MEANINGFUL.fullmatch(part))
 
 
@@ -332,7 +335,9 @@ def truncate(text: str, length: int) -> str:
         return text
     # A secret that the first cut divides is in the part that is not shown.
     masked = _replace_remembered(_apply(_SECRETS, text[: length + 20_000], 1))
-    masked = masked if len(masked) > length + 10_000 else _replace_remembered(_apply(_SECRETS, text, 1))
+    if len(masked) <= length + 10_000:
+        head = text if len(text) < length + _LONG else text[: length + _LONG].rpartition(" ")[0]
+        masked = _replace_remembered(_apply(_SECRETS, head, 1))
     if len(masked) <= length:
         return masked
     if word := _LAST_WORD.search(masked[: length + 1]):
@@ -342,7 +347,7 @@ def truncate(text: str, length: int) -> str:
     start = length - len(masked[:length].split()[-1])
     rest = masked[length : length + 1000]
     divided = masked[start:length] + (rest.split()[0] if rest and not rest[0].isspace() else "")
-    return masked[:start] + _apply(_IDENTITY, divided)[: length - start]
+    return masked[:start] + _apply(_IDENTITY, _redact_own_names(divided))[: length - start]
 
 
 def redact(text: str) -> str:

@@ -8,13 +8,14 @@ import ast
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diagnostics
-from diagnostics.output.redact import mask, redact, redact_path, truncate
+from diagnostics.output.redact import forget_secrets, mask, redact, redact_path, remember_secret, truncate
 from diagnostics.output.report_output import FORMATS, ReportOptions, print_report
 from diagnostics.output.text_filters import redact_for_sharing
 from diagnostics.process import log_tail
@@ -153,6 +154,23 @@ def test_unquoted_values_continue_after_an_escape():
     assert [value for value in values if "Kestrel" in mask(f"DB_PASSWORD={value}")] == []
 
 
+@pytest.mark.parametrize(
+    "label", ["password%22%3A%22", "password\0=", "password\ufeff: ", "db_password\u200b="]
+)
+def test_label_and_value_may_have_invisible_or_quoted_characters_between_them(label):
+    assert "Tulip" not in mask(f"{label}TulipKestrel x")
+
+
+@pytest.mark.parametrize("value", ["$ecret9Kestrel", "<Tulip9Kestrel", "ab  c\\d\\e9f\\g1h"])
+def test_value_like_a_reference_or_with_backslashes_is_remembered(value):
+    """A value that begins with `$` or `<`, or that a message squeezes and escapes, is masked under another name."""
+    remember_secret("password", value)
+    try:
+        assert mask(f"mode {' '.join(value.split())!r} <|endoftext|> $DB_PASSWORD2").count("<") == 2
+    finally:
+        forget_secrets()
+
+
 def leaks(secret, text):
     """Return whether a text contains a secret, or twelve characters of a long one."""
     long = len(secret) >= 24 and any(secret[at : at + 12] in text for at in range(len(secret) - 11))
@@ -184,10 +202,12 @@ def test_relative_path_below_the_folder_of_homes_is_redacted():
     assert redact("the home/work balance") == "the home/work balance"
 
 
-def test_cut_text_keeps_no_part_of_a_name():
+def test_cut_text_keeps_no_part_of_a_name(monkeypatch):
     """A name that the cut would divide is left out or redacted, because a part of it is not recognised."""
     assert redact(truncate("no answer from node.bluefin.corp.internal here", 30)) == "no answer from"
     assert "bluefin" not in truncate("x" * 120 + "/ada@node.bluefin.corp.internal", 145)
+    monkeypatch.setattr("os.uname", lambda: SimpleNamespace(nodename="gpubox7prod"))
+    assert "gpubox" not in truncate("x" * 101 + "/runs/Nov30_gpubox7prod/x", 121)
 
 
 def test_secret_is_masked_before_the_text_is_cut():
