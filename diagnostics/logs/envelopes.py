@@ -98,7 +98,7 @@ def _texts(value: Any, depth: int, key: str = "msg") -> Iterator[str]:
 def _is_private(key: str) -> bool:
     """Return whether a key or an option labels a secret, a person or a machine, so that its value is no message."""
     value = "Kes7-Tulip9"
-    return value not in redact(f'"{key[:256]}": "{value}"')
+    return value not in redact(f'"{key[-256:]}": "{value}"')
 
 
 def _first_text(value: dict[str, Any], keys: Iterable[str]) -> str:
