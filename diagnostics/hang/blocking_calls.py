@@ -332,8 +332,7 @@ def blocked_state(process: Process) -> BlockedState:
     collectives = tuple(t for t in process.threads if calls[t.tid].kind == "collective")
     own = itertools.takewhile(lambda frame: not PATTERNS["forks"].match(frame.location), thread.frames)
     runs_loop = any(PATTERNS["event_loops"].match(frame.location) for frame in own)
-    others = {calls[t.tid].kind for t in process.threads if t.tid != first.tid}
-    serves = "loop" in others or ("listen" in others and len(steps) == 1)
+    serves = any(calls[t.tid].kind in ("loop", "listen") for t in process.threads if t.tid != first.tid)
     return BlockedState(process, steps, locked, collectives, runs_loop and call.kind not in IDLE, serves)
 
 

@@ -255,8 +255,7 @@ def _may_work_in_turns(index: JobIndex, blocker: RootBlocker, patience: Patience
 
 def _polls_only(index: JobIndex, blocker: RootBlocker) -> bool:
     """Return whether a process with one thread, no child and no polling sibling only slept and moved no data."""
-    state = index.states[blocker.culprits[0]]
-    process = state.process
+    process = (state := index.states[blocker.culprits[0]]).process
     # Several pollers of one parent may have no work.
     pollers = [p for p in index.families[process.host, process.ppid] if index.states[p.key].kind == "sleep"]
     several = len(process.threads) > 1 or index.children(process) or len(pollers) > 1

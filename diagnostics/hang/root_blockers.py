@@ -95,7 +95,10 @@ class RootSearch:
             state = index.states[key]
             follows = state.kind == "idle" and not state.process.python and state.thread.syscall in _FOLLOWS
             naps = index.snapshot.seconds >= patience_s and index.only_slept(state)
-            if follows or (state.kind in (*COMPUTING, "sleep") and key not in blocker.culprits and not naps):
+            works = state.kind in (*COMPUTING, "sleep") and key not in blocker.culprits and not naps
+            # A thread of the process may get a request from outside of the job.
+            asked = state.serves and not blocker.chain and state.kind in WITHIN_PROCESS
+            if follows or works or asked:
                 return key
             members += [k for k in dict.fromkeys(self._wakers(state, blocker)) if k not in members]
         return ""
@@ -268,5 +271,6 @@ def _is_quiet(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> b
     """
     if path and path[-1].kind == "file_lock" and state.kind == "listen":
         path = path[: -1 if index.shares_listener(state.process, path[-1].source) else None]
-    idle = state.kind in IDLE or (state.serves and state.kind in ("event", "queue", "join"))
+    serves = state.serves and len(state.steps) == 1
+    idle = state.kind in IDLE or (serves and state.kind in ("event", "queue", "join"))
     return idle and all(edge.kind == "child" for edge in path) and not index.open_requests(state.process)

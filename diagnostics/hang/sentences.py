@@ -37,8 +37,7 @@ def sentence_of(index: JobIndex, verdict: Verdict, waker: str = "") -> str:
     blocks = f", and {'block' if len(names) > 1 else 'blocks'} {victims}" if victims else ""
     if any(index.has_backlog(state.process) for state in index.states_of(verdict.culprits)):
         what += ", and accepts no connections, although clients wait for it"
-    verb = "waits" if len(verdict.victims) == 1 else "wait"
-    waited_for = f", and {victims} {verb} for it" if victims else ""
+    waited_for = f", and {victims} wait{'s' if len(verdict.victims) == 1 else ''} for it" if victims else ""
     blocks = waited_for if verdict.cause == "dead" else blocks
     if verdict.outcome == PROGRESS:
         ended = any(state.kind == "dead" for state in index.states_of(verdict.culprits))
