@@ -190,11 +190,6 @@ def _folder_state(folder: Path) -> str:
         return error_text(error)
 
 
-def _module_state(module: str) -> str:
-    """Return the state of a mapped module: empty if it exists; the path may lack the suffix `.py`."""
-    return "" if any(os.path.exists(f"{module}{end}") for end in ("", ".py")) else "not there"  # noqa: PTH110 - text
-
-
 def error_text(error: Exception) -> str:
     """Return the reason why something could not be read, in a few words."""
     return (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
@@ -249,7 +244,8 @@ def _read_finder(finder: Path, editable: list[SearchEntry], unread: Unread) -> N
                     mapping = islice(ast.literal_eval(node.value).items(), remaining)
                     paths = [(str(module), str(path)) for module, path in mapping]
                     for module, path in paths:
-                        state = _module_state(path)
+                        # The path may lack the suffix `.py`.
+                        state = "" if any(map(os.path.exists, (path, f"{path}.py"))) else "not there"
                         editable.append(SearchEntry(path, str(finder), "editable", state, module))
                     return
     except (OSError, ValueError, TypeError, RecursionError, MemoryError, AttributeError) as error:

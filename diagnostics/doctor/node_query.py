@@ -20,6 +20,7 @@ from diagnostics.collect.facts import SCHEMA, Facts
 from diagnostics.collect.metadata_validation import is_package_version, is_safe_to_parse
 from diagnostics.collect.python_environment import Environment
 from diagnostics.collect.remote import Answer, NodeError, printable_line
+from diagnostics.cpu_limit import CpuLimitError, cpu_limit
 from diagnostics.fixes import join_some
 from diagnostics.multi_node_options import NodeOptions, query_nodes
 from diagnostics.output import progress
@@ -111,15 +112,13 @@ def collect_nodes(options: NodeOptions, prefix: str) -> tuple[list[Node], str]:
 def read_answer(answer: Answer) -> dict[str, Any]:
     """Return the fields of Node that an answer fills: `facts`, `nccl`, `models`, or else `problem` and `reached`."""
     try:
-        document = answer.document()
-        return {
-            "facts": decode_facts(document["facts"]),
-            "nccl": tuple(map(printable_line, document["nccl"])),
-            "models": tuple(map(printable_line, document["models"])),
-        }
+        with cpu_limit("reading the answer", 2.0):
+            document = answer.document()
+            lists = {name: tuple(map(printable_line, document[name])) for name in ("nccl", "models")}
+            return {"facts": decode_facts(document["facts"]), **lists}
     except NodeError as error:
         return {"problem": str(error), "reached": not answer.problem}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, CpuLimitError) as error:
         problem = printable_line(f"unreadable answer: {type(error).__name__}: {error}")
         return {"problem": problem, "reached": True}
 

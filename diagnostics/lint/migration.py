@@ -278,15 +278,13 @@ def _unified_diff(file: str, before: list[str], after: list[str]) -> str:
     name = str(Path(file).relative_to(Path.cwd())) if Path(file).is_relative_to(Path.cwd()) else file
     changed = [number for number, line in enumerate(before) if line != after[number]]
     # The lines around the changes; difflib compares lines, and takes long for a whole file.
-    start, end = max(0, min(changed, default=0) - 5), max(changed, default=0) + 6
-    old, new = before[start:end], [*filter(None, after[start:end])]
+    start, end = max(0, min(changed, default=0) - 3), max(changed, default=0) + 4
+    harmless = set(mask("".join([*before, *after])).split("\n"))
     for context in (3, 0):
-        diffs = (unified_diff(old, new, name, name, n=count) for count in (context, context + 2))
-        # The lines before a hunk may have the label of a secret.
-        text, wide = ("".join(_at_line(line, start) for line in diff) for diff in diffs)
-        harmless = set(mask(wide).split("\n"))
-        if all(line in harmless or line.startswith("@@ ") for line in text.split("\n")):
-            return text
+        lines = [*unified_diff(before[start:end], [*filter(None, after[start:end])], name, name, n=context)]
+        texts = {line[1:].rstrip("\n") for line in lines[2:] if line[0] != "@"}
+        if texts <= harmless and mask(name) == name:
+            return "".join(_at_line(line, start) for line in lines)
     return ""
 
 

@@ -30,6 +30,7 @@ from diagnostics.api_index.options import command_options, is_declared
 from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS, parser_of, uses_overrides
 from diagnostics.lint.command_lines import LAUNCHERS
 from diagnostics.lint.dialects import DIALECTS
+from diagnostics.lint.project_requirements import is_in_project
 from diagnostics.lint.readers import hydra
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.user_scripts import read_declarations
@@ -335,13 +336,16 @@ def expand_abbreviations(settings: Settings, release: Version | None) -> None:
 def copy_options(settings: Settings, folder: str) -> Mapping[str, Value | None]:
     """Return the options of a project's own copy of a framework, with the defaults in its files or None.
 
-    The result is empty if the files cannot be read, for parsers other than Hydra and argparse, and if a part of the
-    command's composed config is missing or is a file that the command chooses.
+    The result is empty if the files cannot be read or links lead out of the project, for parsers other than Hydra and
+    argparse, and if a part of the command's composed config is missing or is a file that the command chooses.
 
     Args:
         settings: The settings of a run of the framework.
         folder: The folder of the copy's package.
     """
+    files = (Path(folder, name) for name in ("trainer/main_ppo.py", "trainer/config", "cli/train_ppo_ray.py"))
+    if not all(is_in_project(file, f"{folder}.x") for file in files):
+        return {}
     if parser_of(settings.framework) == "hydra":
         name = settings.options.get("--config-name")
         config = str(name.data).removesuffix(".yaml") if name is not None and name.known else ""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from diagnostics.lint.project_requirements import is_in_project, is_in_working_project, real_folder
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
+from diagnostics.output.redact import name_below
 
 # Number of folders above a file in which the files that it names are searched.
 _MAX_PARENTS = 5
@@ -51,7 +52,7 @@ def lintable_files(folder: Path, skipped_paths: list[str]) -> Iterator[Path]:
 
 def _walk(folder: Path, skipped_paths: list[str]) -> Iterator[Path]:
     for root, names, files in os.walk(folder):
-        skipped_paths += (f"{Path(root, name).relative_to(folder)}/" for name in names if name in _WRITTEN)
+        skipped_paths += (f"{name_below(Path(root, name), folder)}/" for name in names if name in _WRITTEN)
         names[:] = sorted(name for name in names if name not in _SKIPPED | _WRITTEN)
         yield from (Path(root, name) for name in sorted(files))
 

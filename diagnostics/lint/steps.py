@@ -29,7 +29,7 @@ from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.settings_reader import read_command_line, read_file, share_accelerate_config
 from diagnostics.lint.values import Settings
 from diagnostics.lint.versions import Versions
-from diagnostics.output.redact import MASK, mask, truncate
+from diagnostics.output.redact import MASK, mask, name_below, truncate
 
 COMMAND_LINE = "command line"
 _MAX_NAMES = 6
@@ -139,7 +139,7 @@ def _read_folder(folder: Path, run: LintRun) -> list[Source]:
                 settings = read_file(path, run.framework)
             except UnreadableError as error:
                 if isinstance(error, InvalidSyntaxError) or path.suffix == ".json":
-                    run.skipped_paths.append(str(path.relative_to(folder)))
+                    run.skipped_paths.append(name_below(path, folder))
                 else:
                     run.unread.append(_unread_result(path, error))
                 continue

@@ -377,6 +377,15 @@ def redact_path(path: str) -> str:
     return _apply(_FOLDERS, path)
 
 
+def name_below(path: Path, folder: Path) -> str:
+    """Return the name of a path in a folder for a report: the whole path if the folder has folders of users.
+
+    `redact_path` recognises the name of a user by the folder before it.
+    """
+    name, whole = str(path.relative_to(folder)), os.path.realpath(folder)
+    return f"{whole}/{name}" if "kes7trel" not in redact_path(f"{whole}/kes7trel/a") else name
+
+
 @functools.lru_cache(2048)
 def _apply(rules: tuple[Rule, ...], text: str, rounds: int = _ROUNDS) -> str:
     """Apply all rules until nothing changes: at most `rounds` times, and once to a long text."""

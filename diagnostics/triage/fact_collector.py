@@ -198,8 +198,7 @@ class FactCollector:
             text = mask(text)
             rule = self._rules.rules[index]
             literals = required_literals(rule.code, rule.pattern)
-            positions = [position for literal in literals if (position := text.find(literal)) >= 0]
-            first = min(positions, default=0)
+            first = min((at for literal in literals if (at := text.find(literal)) >= 0), default=0)
             if first > MAX_TEXT // 2:
                 text = text[text.find(" ", first - MAX_TEXT // 2, first) + 1 or first :]
         return truncate(text, MAX_TEXT)

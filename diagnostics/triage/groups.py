@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.output import text_filters
-from diagnostics.output.redact import truncate
+from diagnostics.output.redact import name_below, truncate
 from diagnostics.triage.sources import LogSource, SkippedFiles, find_logs
 from diagnostics.triage.verdict import NOT_JUDGED, Diagnosis
 
@@ -30,9 +30,9 @@ def find_runs(arguments: Sequence[str], skipped: SkippedFiles) -> dict[str, list
     for argument in arguments:
         earlier, is_folder = set(runs), Path(argument).is_dir()
         for source in find_logs([argument], skipped):
-            name = (
-                source.path.relative_to(source.root).parts[0] if source.path and source.root else source.name
-            )
+            name = source.name
+            if source.path and source.root:
+                name = name_below(source.root / source.path.relative_to(source.root).parts[0], source.root)
             path = f"{argument.rstrip('/')}/{name}" if is_folder else argument
             runs.setdefault(path if name in earlier else name, []).append(source)
     return runs

@@ -16,7 +16,7 @@ from typing import Any
 import re2
 
 from diagnostics.catalog import pattern_literals, signatures
-from diagnostics.catalog.model import Issue, LogSample
+from diagnostics.catalog.model import Issue
 from diagnostics.catalog.search import CatalogSearch
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import HEADER
@@ -63,7 +63,8 @@ class Rules:
             if issue.signature:
                 for key in ("any", "all", "none"):
                     self.rules += [Rule(code, key, pattern) for pattern in getattr(issue.signature, key)]
-                if any(_has_harmless_line(sample) for sample in issue.signature.samples if sample.matches):
+                texts = [it.text for it in issue.signature.samples if it.matches]
+                if any(parse_line(line).is_harmless for text in texts for line in text.splitlines()):
                     self.warned.add(code)
         packed_literals = pattern_literals()
         for index, rule in enumerate(self.rules):
@@ -121,7 +122,3 @@ class AnchorSearch:
         self._anchors = {name: anchor for name, anchor in self._anchors.items() if name not in names}
         if self._anchors:
             self._automaton = signatures.compile_any(list(self._anchors.values()))
-
-
-def _has_harmless_line(sample: LogSample) -> bool:
-    return any(parse_line(line).is_harmless for line in sample.text.splitlines())

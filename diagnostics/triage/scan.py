@@ -44,15 +44,15 @@ def scan(source: LogSource, rules: Rules) -> LogFacts:
     try:
         with cpu_limit(f"{source.name}: reading it", _time_limit(source)):
             for block in source.blocks():
-                if not log.lines:
-                    head = block[: len(block) if len(block) <= HEAD else block.rfind(b"\n", 0, HEAD) + 1]
-                    log.head = head or block[:HEAD].rpartition(b" ")[0]
                 scanner.scan_block(block)
+                log.head = log.head or block[:HEAD]
                 log.tail = (log.tail + block[-TAIL:])[-TAIL:]
     except SourceError as error:
         log.problem = str(error)
     except CpuLimitError as error:
         log.problem = f"{error}; read to line {scanner.number}"
+    # A part of a line may be a part of a secret.
+    log.head = log.head[: log.head.rfind(b"\n") + 1 if len(log.head) == HEAD else None]
     if len(log.tail) == TAIL:
         log.tail = b"".join(re.split(rb"[\r\n]", log.tail, maxsplit=1)[1:])
     log.before = b""

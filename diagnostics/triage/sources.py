@@ -15,6 +15,7 @@ from pathlib import Path
 
 from diagnostics.cpu_limit import CpuLimitError, cpu_limit
 from diagnostics.fixes import count_of
+from diagnostics.output.redact import name_below
 from diagnostics.triage.log_reader import SOURCES, LogSource, SourceError, looks_like_log
 
 __all__ = ["LogSource", "SkippedFiles", "SourceError", "find_logs"]
@@ -103,14 +104,15 @@ def _folder_logs(folder: Path, skipped: SkippedFiles) -> list[LogSource]:
         elif not _LOG_NAME.search(path.name):
             skipped.kinds[path.suffix.lower() or "other"] += 1
         elif path.is_symlink() and not os.path.realpath(path).startswith(f"{root.rstrip('/')}/"):
-            name = path.relative_to(folder)
-            skipped.unread.append(f"{name} (a link out of the folder: name the file itself)")
+            skipped.unread.append(
+                f"{name_below(path, folder)} (a link out of the folder: name the file itself)"
+            )
         elif (identity := (status.st_dev, status.st_ino)) not in identities:
             try:
                 with cpu_limit("reading its first bytes", _FIRST_BYTES_S):
                     is_log = looks_like_log(path)
             except CpuLimitError as error:
-                skipped.unread.append(f"{path.relative_to(folder)} ({error})")
+                skipped.unread.append(f"{name_below(path, folder)} ({error})")
                 continue
             if is_log:
                 identities.add(identity)
@@ -121,8 +123,7 @@ def _folder_logs(folder: Path, skipped: SkippedFiles) -> list[LogSource]:
         reason = f"; {skipped}" if str(skipped) else ""
         names = "*.log *.txt *.out *.err *.jsonl *.gz"
         raise SourceError(f"{folder}: no log in it (files such as {names}){reason}")
-    base = folder.parent if folder.name in {"home", "Users"} else folder  # for the redaction of user names
-    return [LogSource(str(path.relative_to(base)), path, root=folder) for path in paths]
+    return [LogSource(name_below(path, folder), path, root=folder) for path in paths]
 
 
 def _files(folder: Path, skipped: SkippedFiles) -> list[Path]:

@@ -80,11 +80,12 @@ def test_patch_is_printed_only_if_it_applies(migrate, tmp_path, text):
 
 def test_patch_prints_no_secret(migrate):
     """Lines around an edit are left out if they contain a secret."""
-    key = "export WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567\n"
-    text = SWIFT.replace("swift rlhf", f"{key}swift rlhf")
-    patch = migrate("swift.sh", text, "--from", "ms-swift==3.8", "--to", "ms-swift==4.6", "--diff").out
-    assert "tuner_type" in patch
-    assert "0123456789" not in patch
+    releases = ("--from", "ms-swift==3.8", "--to", "ms-swift==4.6", "--diff")
+    key, pad = "0123456789abcdef0123456789abcdef01234567", "# a\n# b\n"
+    for secret in (f"export WANDB_API_KEY={key}\n", f"export WANDB_API_KEY=\\\n{key}\n{pad}"):
+        patch = migrate("swift.sh", SWIFT.replace("swift rlhf", f"{secret}swift rlhf"), *releases).out
+        assert "tuner_type" in patch
+        assert key not in patch
 
 
 def test_command_line_may_abbreviate_an_option(migrate):

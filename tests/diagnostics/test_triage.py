@@ -281,6 +281,7 @@ def test_group_has_runs_with_one_verdict(tmp_path, run_triage):
     done = run_triage("--group", "--format", "json", tmp_path / "home", f"{tmp_path}/b/")
     groups = [(len(group["logs"]), group["title"].partition(":")[0]) for group in done.document["groups"]]
     assert (done.code, groups) == (3, [(2, "no failure"), *[(1, "not checked")] * 2])
+    assert "/home/<user>" in str(done.document)  # folders of users
 
 
 def test_wrapper_report_says_where_the_framework_logs_the_root_cause(triage_logs):
