@@ -109,6 +109,10 @@ def test_difference_names_the_nodes_that_differ_from_the_majority(facts, nodes, 
     assert {item.code: item.detail for item in differences(fleet)} == ({code: detail} if code else {})
 
 
+# 10,000 names, in each of which the rules of redaction find addresses.
+MANY_MODELS = json.dumps([f"https://u{number}:p@h/?key=a&" * 14 for number in range(10_000)])
+
+
 @pytest.mark.parametrize(
     ("answer", "problem", "advice"),
     [
@@ -120,7 +124,13 @@ def test_difference_names_the_nodes_that_differ_from_the_majority(facts, nodes, 
         (Answer(f"{remote.MARK} []"), "unreadable answer", "Fix there"),
         (Answer(f"{remote.MARK} {{}}"), "unreadable answer", "Fix there"),
         (Answer(f'{remote.MARK} {{"facts": 3, "nccl": [], "models": []}}'), "unreadable answer", "Fix there"),
+        (
+            Answer(f'{remote.MARK} {{"models": {MANY_MODELS}, "nccl": []}}'),
+            "needed more than 2 s",
+            "Fix there",
+        ),
     ],
+    ids=range(9),
 )
 def test_node_without_facts_has_a_problem_in_one_line(answer, problem, advice):
     """A node that reports an error must be fixed there; for a node that did not answer, more time is suggested."""

@@ -345,6 +345,16 @@ def test_hydra_config_is_composed_of_its_group_files(verl_checkout):
     assert hydra.ComposedConfig(config, "ppo_trainer").options == {}
 
 
+def test_linked_config_of_a_copy_is_not_read(verl_checkout, tmp_path_factory):
+    """The names of options in a folder out of the project are not in the report."""
+    config, private = verl_checkout / "verl" / "trainer" / "config", tmp_path_factory.mktemp("private") / "a"
+    assert errors_with_overrides(verl_checkout, "trainer.val_onl=1")
+    config.rename(private)
+    config.symlink_to(private)
+    option_index.composed_copy.cache_clear()
+    assert not errors_with_overrides(verl_checkout, "trainer.val_onl=1")
+
+
 @each_case(CASES["overrides"])
 def test_overrides_are_checked_against_the_copied_config(verl_checkout, overrides, expected):
     """An override must name a key, unless another group is chosen, and `+` no key that certainly has a value."""
