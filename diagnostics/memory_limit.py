@@ -29,9 +29,8 @@ def limit_memory() -> Iterator[None]:
     used = int(_STATM.read_text(encoding="ascii").split()[5]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limits = (used + int(_SHARE * max(free, 0) * 1e9), soft, hard)
-    resource.setrlimit(
-        resource.RLIMIT_DATA, (min(size for size in limits if size != resource.RLIM_INFINITY), hard)
-    )
+    limit = min(size for size in limits if size != resource.RLIM_INFINITY)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
     try:
         yield
     finally:

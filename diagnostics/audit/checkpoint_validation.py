@@ -36,6 +36,7 @@ _KINDS: dict[str, tuple[set[type], str]] = {
 # A model without its weights takes a second.
 _MODEL_S, _MODEL_BYTES = 300.0, 4 * safe_io.GIB
 _CHECK_S = 20.0
+is_file = os.path.isfile  # as of a Path, but without errors for long names and closed folders
 # Names of settings by which transformers, or timm, imports a kernel of the hub or loads a file; allowed values.
 _LOADING_SETTING = re.compile(
     r"(?P<choice>(?:attn|experts)\w*_implementation)|(?P<name>implementation|kernel|backbone|architecture)"
@@ -57,7 +58,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         CpuLimitError: Checking the settings takes too long.
     """
     path = folder / "config.json"
-    if not path.exists():
+    if not is_file(path):
         raise AuditError(f"{folder}: no config.json: expected a folder that transformers loads")
     with cpu_limit(f"{path}: checking it", _CHECK_S):
         config = read_json_object(path)
@@ -175,7 +176,7 @@ def load_model(folder: Path) -> Any:
         CpuLimitError: Building the model takes too long.
     """
     read_config(folder)
-    if (folder / "adapter_config.json").exists():
+    if is_file(folder / "adapter_config.json"):
         raise AuditError(f"{folder}: an adapter: expected a whole model")
     check_files(folder)
     _check_size(folder)
@@ -230,7 +231,7 @@ def _check_size(folder: Path) -> None:
     transformers = _import_transformers()
     build, options = transformers.AutoModelForCausalLM.from_config, {"trust_remote_code": False}
     what = f"{path}: transformers building the model"
-    with cpu_limit(what, _MODEL_S), memory_limit(what, _MODEL_BYTES), torch.device("meta"):
+    with memory_limit(what, _MODEL_BYTES), torch.device("meta"):
         config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, **options)
         if weights := getattr(config, "transformers_weights", None):  # vLLM does not know it
             raise ValueError(f"transformers_weights = {weights!r}: expected files of the usual names")
@@ -255,7 +256,7 @@ def check_tokenizer(folder: Path) -> None:
     if not folder.is_dir():
         raise AuditError(f"{problem}: no such folder")
     check_files(folder)
-    if not (folder / "tokenizer.json").exists():
+    if not is_file(folder / "tokenizer.json"):
         raise AuditError(f"{problem}: it needs tokenizer.json, because other classes read other files")
     if parts := [path.name for path in folder.glob("*_tokenizer")]:  # RagTokenizer reads such folders
         raise AuditError(f"{problem}: {truncate(parts[0], 80)}: a tokenizer in a subfolder is not checked")
@@ -278,14 +279,22 @@ def _import_transformers() -> Any:
 
 @contextlib.contextmanager
 def memory_limit(what: str, extra_bytes: int) -> Iterator[None]:
-    """Limit additional memory of the `with` body (main thread only), and convert its exceptions to AuditError."""
+    """Limit additional memory and processor time of the `with` body (main thread only).
+
+    The limit of time grows with that of memory: a large model takes longer.
+
+    Raises:
+        AuditError: The body raised an exception.
+        CpuLimitError: It took too long.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     limit = min(value for value in (used + extra_bytes, soft, hard) if value != resource.RLIM_INFINITY)
     if threading.current_thread() is threading.main_thread():
         resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     try:
-        yield
+        with cpu_limit(what, _MODEL_S * max(1, extra_bytes / _MODEL_BYTES)):
+            yield
     except AuditError:
         raise
     except Exception as error:

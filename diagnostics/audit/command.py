@@ -8,7 +8,6 @@ they are further files to watch.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from diagnostics.audit.results import Audit, NotAvailableError
 from diagnostics.audit.watch import Watch
 from diagnostics.cli import Command, Seconds, seconds_option
 from diagnostics.findings import INCOMPLETE
-from diagnostics.output import progress, text_filters
+from diagnostics.output import json_output, progress, text_filters
 
 _PATH = click.Path(path_type=Path)
 _TOKENS = click.IntRange(MIN_TOKENS, MAX_TOKENS)
@@ -101,7 +100,7 @@ def _watch_files(paths: tuple[Path, ...], idle_s: float | None, form: str) -> Au
     def report(change: Change) -> None:
         if form == "jsonl":
             document = text_filters.redact_for_sharing(change.to_json())
-            print(json.dumps(document, ensure_ascii=False), flush=True)
+            print(json_output.dump(document, None), flush=True)
         elif form == "terminal":
             print(text_filters.mask_for_screen(change.log_line), flush=True)
         else:

@@ -6,7 +6,6 @@ All formats escape control characters and mask secrets; those other than the ter
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
@@ -47,7 +46,7 @@ def write_audit(audit: Audit, form: str, *, verbose: bool = False) -> int:
     elif form == "jsonl":
         answers = document.pop("answers")
         for line in ({"type": "audit"} | document, *({"type": "answer"} | answer for answer in answers)):
-            print(json.dumps(line, ensure_ascii=False))
+            print(json_output.dump(line, None))
     elif form == "markdown":
         print(render_template("audit.md.j2", **values), end="")
     else:

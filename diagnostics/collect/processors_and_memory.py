@@ -94,7 +94,7 @@ def _cpu_quota() -> float | None:
 
 
 def _memory_limit() -> tuple[float | None, float | None]:
-    """Return the smallest memory limit of the control groups and the memory used under it, in GB, or (None, None)."""
+    """Return limit and use of the control group with the least memory left, in GB, or (None, None)."""
     results = []
     for folder in _control_groups():
         statistics = read_kernel_file(folder / "memory.stat")
@@ -109,5 +109,5 @@ def _memory_limit() -> tuple[float | None, float | None]:
                 results.append((int(value) / 1e9, max(in_use, 0) / 1e9))
     if not results:
         return None, None
-    limit_gb, used_gb = min(results)
+    limit_gb, used_gb = min(results, key=lambda group: group[0] - group[1])
     return round(limit_gb, 1), round(used_gb, 1)

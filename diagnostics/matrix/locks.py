@@ -71,8 +71,7 @@ def pins_digest(pins: Iterable[str]) -> str:
 def environment_digest(context: Context, cell: Cell) -> str:
     """Return the digest of the contents of the cell's environment: its lock and the recipe's additions."""
     pins = read_pins(context, cell, runnable=True)
-    additions = cell.recipe.additions(cell) if pins and cell.recipe else ()
-    return pins_digest((*pins, *additions))
+    return pins_digest((*pins, *(cell.recipe.additions(cell) if pins and cell.recipe else ())))
 
 
 def refresh_locks(context: Context, cells: Iterable[Cell]) -> list[str]:

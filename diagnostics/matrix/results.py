@@ -153,9 +153,7 @@ class LayerResult:
     @property
     def codes(self) -> tuple[str, ...]:
         """Codes of known issues that the layer reported, or else of those whose signature matches a failure."""
-        if self.event is None:
-            return ()
-        return self.event.answer.codes or matching_codes(self.event.answer)
+        return () if self.event is None else self.event.answer.codes or matching_codes(self.event.answer)
 
     @property
     def summary(self) -> str:

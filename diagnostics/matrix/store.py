@@ -223,5 +223,4 @@ def latest(events: Iterable[Event]) -> Event | None:
 
 def is_flaky(events: Iterable[Event]) -> bool:
     """Return whether the final events of one cell and layer have different outcomes or codes."""
-    outcomes = {(event.answer.outcome, event.answer.codes) for event in events if event.is_final}
-    return len(outcomes) > 1
+    return len({(event.answer.outcome, event.answer.codes) for event in events if event.is_final}) > 1

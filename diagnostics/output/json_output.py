@@ -11,9 +11,10 @@ from typing import Any
 from diagnostics.findings import Report
 
 
-def dump(document: Any) -> str:
-    """Return a document as indented JSON."""
-    return json.dumps(document, indent=1, ensure_ascii=False)
+def dump(document: Any, indent: int | None = 1) -> str:
+    """Return a document as JSON; NaN and infinity, which are no JSON, become null."""
+    document = json.loads(json.dumps(document), parse_constant=lambda _: None)
+    return json.dumps(document, indent=indent, ensure_ascii=False)
 
 
 def render(report: Report) -> str:
@@ -28,4 +29,4 @@ def render_lines(report: Report) -> str:
     lines: list[dict[str, Any]] = [{"type": "report", **document}]
     lines += [{"type": "check", **check} for check in checks]
     lines += [{"type": "finding", **finding} for finding in findings]
-    return "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
+    return "\n".join(dump(line, None) for line in lines)

@@ -139,6 +139,8 @@ def test_ray_session_address_and_release_are_read(tmp_path):
         ({"cpu/cpu.cfs_quota_us": "150000", "cpu/cpu.cfs_period_us": "100000",
           "memory/memory.limit_in_bytes": "8000000000", "memory/memory.usage_in_bytes": "1000000000"}, 1.5, (8.0, 1.0)),
         ({"memory/memory.limit_in_bytes": "9223372036854771712"}, None, (None, None)),
+        ({"memory.max": "9000000000", "memory.current": "8000000000",
+          "memory/memory.limit_in_bytes": "8000000000", "memory/memory.usage_in_bytes": "100000000"}, None, (9.0, 8.0)),
         ({}, None, (None, None)),
     ],
 )  # fmt: skip

@@ -49,7 +49,7 @@ def score_sequences(
         ids = tokenizer.encode(" ".join(TEXTS * 4), special=False)
         sequences.append((bos + ids)[: min(longest, count // 2)])
     special = set(tokenizer.all_special_ids) if tokenizer is not None else set()
-    choices = [token for token in range(vocabulary) if token not in special]
+    choices = [token for token in range(vocabulary) if token not in special] or [*range(vocabulary)]
     while (missing := count - sum(map(len, sequences))) > 8:
         size = min(longest, missing) - len(bos)
         sequences.append(bos + [choices[generator.randrange(len(choices))] for _ in range(size)])
@@ -60,8 +60,7 @@ def long_prompt(tokenizer: Tokenizer | None, vocabulary: int, size: int, bos: li
     """Return a prompt of at most `size` ids for the prefix-cache probe; after `bos` it begins unlike other probes."""
     if tokenizer is None:
         return score_sequences(None, vocabulary, size, size, bos)[0][::-1]
-    ids = tokenizer.encode(" ".join((*reversed(TEXTS),) * 4), special=False)
-    return (bos + ids)[:size]
+    return (bos + tokenizer.encode(" ".join((*reversed(TEXTS),) * 4), special=False))[:size]
 
 
 def sample_prompts(tokenizer: Tokenizer | None, vocabulary: int, bos: list[int], count: int) -> IdLists:

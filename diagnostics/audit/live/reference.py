@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.audit import checkpoint_validation
+from diagnostics.audit.checkpoint_validation import is_file
 from diagnostics.audit.results import AuditError
+from diagnostics.output.redact import mask, truncate
 
 Sequences = Sequence[Sequence[int]]
 DTYPES = ("float32", "bfloat16", "float16")
@@ -52,8 +54,8 @@ class Adapter:
         self._alpha = float(settings.get("lora_alpha") or 1.0)
         self._has_root_scale = bool(settings.get("use_rslora"))
         self.base = Path(str(settings.get("base_model_name_or_path") or ""))
-        if not (self.base / "config.json").is_file():
-            base = f"base_model_name_or_path = {str(self.base)!r}"
+        if not is_file(self.base / "config.json"):
+            base = f"base_model_name_or_path = {truncate(mask(str(self.base)), 200)!r}"
             raise AuditError(f"{path}: {base}: expected a folder of weights")
 
     def products(self) -> dict[str, tuple[Any, Any, float]]:
@@ -87,7 +89,7 @@ class Adapter:
 
 def is_adapter(folder: Path) -> bool:
     """Return whether a folder contains an adapter and no complete weights."""
-    return (folder / _ADAPTER).is_file() and not (folder / "config.json").is_file()
+    return is_file(folder / _ADAPTER) and not is_file(folder / "config.json")
 
 
 class Reference:
@@ -140,7 +142,7 @@ class Reference:
     def stop_ids(self) -> set[int]:
         """The end-of-sequence ids in generation_config.json and config.json."""
         path = self.weights_folder / "generation_config.json"
-        generation = checkpoint_validation.read_json_object(path) if path.is_file() else {}
+        generation = checkpoint_validation.read_json_object(path) if is_file(path) else {}
         values = [self.config.get("eos_token_id"), generation.get("eos_token_id")]
         return {token for value in values for token in ([value] if isinstance(value, int) else value or [])}
 
@@ -286,9 +288,7 @@ def step_of(folder: Path) -> int | None:
     (40, -1, None)
     """
     number = folder.name.rpartition("-")[2]
-    if number.isascii() and number.isdigit():
-        return int(number)
-    return -1 if folder.name == "base" else None
+    return int(number) if number.isascii() and number.isdigit() else -1 if folder.name == "base" else None
 
 
 def sibling_checkpoints(checkpoint: Path) -> list[Path]:
@@ -300,7 +300,7 @@ def sibling_checkpoints(checkpoint: Path) -> list[Path]:
     siblings = []
     for path in checkpoint.resolve().parent.iterdir():
         step = step_of(path)
-        has_weights = (path / "config.json").exists() or is_adapter(path)
+        has_weights = is_file(path / "config.json") or is_adapter(path)
         if step is not None and has_weights and path.resolve() != checkpoint.resolve():
             siblings.append((abs(step - (-1 if own_step is None else own_step)), path))
     nearest = [path for _, path in sorted(siblings)[:4]]

@@ -52,8 +52,7 @@ def _mixes_scripts(row: Sample) -> bool:
     if not row.prompt or not _OTHER_SCRIPT.search(text) or _OTHER_SCRIPT.search(row.prompt):
         return False
     flags = [bool(_OTHER_SCRIPT.search(word)) for word in text.split()]
-    switches = sum(a != b for a, b in pairwise(flags))
-    return switches >= max(10, len(flags) // 10)
+    return sum(a != b for a, b in pairwise(flags)) >= max(10, len(flags) // 10)
 
 
 # Family, property of a text, share from which it is a fault, and message; `curve_causes.toml` has the causes.

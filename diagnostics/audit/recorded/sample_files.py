@@ -230,7 +230,9 @@ def _rollout_samples(folder: Path, entry: dict[str, Any], budget: ReadBudget) ->
     # A number takes 16 bytes and more in memory, and only one in the file if it is small.
     budget.spend(max(4 * len(data), 16 * sum(tensor.size for tensor in stored.values())))
     tensors = {key: safetensors.elements(tensor) for key, tensor in stored.items() if key != "prompt_ids"}
-    prompts = [(text_of(prompt.get("text")), prompt.get("columns") or {}) for prompt in entry["prompts"]]
+    prompts = [
+        (text_of(prompt.get("text")), dict(prompt.get("columns") or {})) for prompt in entry["prompts"]
+    ]
     lengths = tensors["completion_lengths"]
     streams = {key: _split(tensors[key], lengths) for key in _STREAM_NAMES if key in tensors}
     samples = []

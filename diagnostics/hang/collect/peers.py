@@ -120,8 +120,13 @@ def possible_blockers(host: Host, observed: list[Process]) -> set[int]:
     locks = _proc_locks(host)
     pids = {lock.pid for lock in locks if lock.pid and lock.inode in files}
     if any("filelock" in frame.path for p in observed for thread in p.threads for frame in thread.frames):
-        known = [lock for lock in locks if lock.pid]
-        holders = {lock.pid for lock in known if _lock_path(host, lock.pid, lock.inode).endswith(".lock")}
+        paths = {
+            (pid, i.inode)
+            for pid, items in host.descriptors.items()
+            for i in items
+            if i.path.endswith(".lock")
+        }
+        holders = {lock.pid for lock in locks if (lock.pid, lock.inode) in paths}
         # Lock files of other jobs explain nothing while a process of this job holds one.
         pids |= set() if holders & {process.pid for process in observed} else holders
     pids |= {pid for inode in inodes for pid, _ in owners.get(inode, ())}
@@ -145,19 +150,11 @@ def _proc_locks(host: Host) -> list[Lock]:
             inode = int(parts[4].rpartition(":")[2])
             pid = max(0, int(parts[3]))
             if parts[0] == "FLOCK" and pid not in host.processes:
-                opened[inode] = _with_lock(opened.get(inode, []))
+                fds = opened.get(inode, [])[:1000]
+                opened[inode] = [i for i in fds if "FLOCK" in read_process_file(i[0], f"fdinfo/{i[1]}")][:1]
                 pid = opened[inode][0][0] if opened[inode] else 0
             locks.append(Lock(inode, pid, parts[0], waits))
     return locks
-
-
-def _with_lock(opened: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the first of a file's 1000 first descriptors that has a lock on it, as (process, descriptor)."""
-    return [item for item in opened[:1000] if "FLOCK" in read_process_file(item[0], f"fdinfo/{item[1]}")][:1]
-
-
-def _lock_path(host: Host, pid: int, inode: int) -> str:
-    return next((item.path for item in host.descriptors.get(pid, ()) if item.inode == inode), "")
 
 
 def file_locks(host: Host, observed: list[Process]) -> tuple[Lock, ...]:

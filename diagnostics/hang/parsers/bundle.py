@@ -13,7 +13,9 @@ from typing import Any
 
 import msgspec
 
+from diagnostics.cpu_limit import cpu_limit
 from diagnostics.hang.parsers import ParseError
+from diagnostics.hang.parsers.flight_recorder import check_values
 from diagnostics.hang.snapshot import MAX_TEXT, SCHEMA, Snapshot, is_local
 from diagnostics.output import text_filters
 from diagnostics.output.redact import redact, truncate
@@ -23,7 +25,7 @@ from diagnostics.safe_io import write_atomically
 _ADDRESS = re.compile(r"^(\[[^\]]+\]|[\d.]+):(\d+)$")
 # The rendezvous address of a job usually has a host name.
 _JOB = re.compile(r"^(.+):(\d{0,5})$")
-_TITLE_LENGTH = 120
+_TITLE_LENGTH, _REDACTING_S = 120, 60.0
 
 
 def save(snapshot: Snapshot, path: Path) -> None:
@@ -31,8 +33,10 @@ def save(snapshot: Snapshot, path: Path) -> None:
 
     Raises:
         OSError: The file cannot be written.
+        CpuLimitError: Redacting the texts takes too long.
     """
-    text = json.dumps(redacted(snapshot.to_json()), indent=0, ensure_ascii=False)
+    with cpu_limit("redacting the snapshot", _REDACTING_S):
+        text = json.dumps(redacted(snapshot.to_json()), indent=0, ensure_ascii=False)
     write_atomically(path, escape(text))
 
 
@@ -70,6 +74,7 @@ def load(document: Any, name: str) -> Snapshot:
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise ParseError(f"{name}: this JSON is no snapshot of hang --save, and no other known dump")
     try:
+        check_values(document)
         # Short texts bound the time of pattern matching.
         cut = text_filters.change_texts(document, lambda text: truncate(text, MAX_TEXT))
         return msgspec.convert(cut, Snapshot)

@@ -107,6 +107,7 @@ def parse_dump(name: str, data: bytes) -> Snapshot:
 
 def _parse_document(document: Any, name: str) -> Snapshot:
     """Parse JSON: stacks of py-spy, a flight recorder, NCCL RAS, or a bundle."""
+    flight_recorder.check_values(document)
     if isinstance(document, list):
         try:
             threads = stacks.parse_pyspy_json(document)

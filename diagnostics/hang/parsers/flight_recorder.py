@@ -7,6 +7,7 @@ and the counters of its first process group. `rank_process` builds a rank also f
 from __future__ import annotations
 
 import io
+import math
 import pickle
 import re
 from collections.abc import Iterable
@@ -27,28 +28,32 @@ _MAX_ENTRY = 1_000_000  # characters of one collective; 200 frames of C++ have a
 _RANK = re.compile(r"(\d{1,6})(?:\.\w+)?$")
 # The allowed opcodes, for numbers, texts and containers; none of them names a class or runs code.
 _OPCODES = b"\x80\x95.}])(N\x88\x89KMJG\x8aX\x8c\x8dUTCBqr\x94hjaesut\x85\x86\x87"
+_CONTAINERS = b"}])(t\x85\x86\x87"  # with the mark, for which the unpickler makes a list
 
 # The unpickler in C has no table from which opcodes could be removed.
 _PurePythonUnpickler: Any = pickle._Unpickler  # noqa: SLF001
 
 
+def _counted(load: Any, code: int) -> Any:
+    """Let an opcode that makes a container fail after MAX_ITEMS: each takes 64 bytes of memory, and one of the file."""
+
+    def load_container(unpickler: Any) -> None:
+        unpickler.containers += 1
+        if unpickler.containers > MAX_ITEMS:
+            raise pickle.UnpicklingError(f"more than {MAX_ITEMS} lists and dicts")
+        load(unpickler)
+
+    return load_container if code in _CONTAINERS else load
+
+
 class _DataUnpickler(_PurePythonUnpickler):  # type: ignore[misc]  # typed Any above
     """Unpickler for plain data: refuses classes and functions, and dict keys other than strings and numbers."""
 
-    dispatch = {code: _PurePythonUnpickler.dispatch[code] for code in _OPCODES}  # noqa: RUF012
-    _containers = 0
+    dispatch = {code: _counted(_PurePythonUnpickler.dispatch[code], code) for code in _OPCODES}  # noqa: RUF012
+    containers = 0
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"it names {module}.{name}; nothing of it was run")
-
-    def _append_container(self, container: Any) -> None:
-        self._containers += 1
-        if self._containers > MAX_ITEMS:  # each takes 64 bytes of memory, and one byte of the file
-            raise pickle.UnpicklingError(f"more than {MAX_ITEMS} lists and dicts")
-        self.append(container)
-
-    dispatch[pickle.EMPTY_DICT[0]] = lambda self: self._append_container({})
-    dispatch[pickle.EMPTY_LIST[0]] = lambda self: self._append_container([])
 
     def load_setitem(self) -> None:
         self._check_keys(self.stack[-2:-1])
@@ -80,7 +85,7 @@ def load_pickle(data: bytes, name: str) -> dict[str, Any]:
     """
     try:
         document = _DataUnpickler(io.BytesIO(data)).load()
-        _check_size(document)
+        check_values(document, MAX_ITEMS)
     except Exception as error:  # noqa: BLE001 - a broken pickle can raise anything
         opcode = "nothing of it was run: opcode " if isinstance(error, KeyError) else ""
         reason = truncate(f"{opcode}{error}", 120)
@@ -91,8 +96,12 @@ def load_pickle(data: bytes, name: str) -> dict[str, Any]:
     return recorder
 
 
-def _check_size(document: Any) -> None:
-    """Refuse a document with more than MAX_ITEMS values; shared references could make it endless."""
+def check_values(document: Any, limit: float = math.inf) -> None:
+    """Refuse NaN, numbers of more than 63 bits, and more values than `limit`; shared references could be endless.
+
+    Raises:
+        ValueError: The document is refused.
+    """
     queue, count = [document], 0
     while queue:
         value = queue.pop()
@@ -101,7 +110,9 @@ def _check_size(document: Any) -> None:
             queue += value.values()
         elif isinstance(value, list | tuple):
             queue += value
-        if count + len(queue) > MAX_ITEMS:
+        elif isinstance(value, int | float) and not abs(value) < 2**63:
+            raise ValueError("a number that is too large, or none")
+        if count + len(queue) > limit:
             raise ValueError("more items than a recorder has")
 
 
@@ -116,8 +127,6 @@ def _check_text(entry: dict[str, Any], name: str) -> None:
             queue += [*value, *value.values()]
         elif isinstance(value, list | tuple):
             queue += value
-        elif isinstance(value, int):
-            size += value.bit_length()
         if size + len(queue) > _MAX_ENTRY:
             raise ParseError(f"{name}: broken: the last collective has more text than a recorder writes")
 

@@ -64,8 +64,7 @@ def program_layer(
     """
 
     def arguments(settings: LayerSettings, cell: Cell) -> Sequence[str]:
-        chosen = program(settings, cell) if callable(program) else program
-        return (*chosen, *settings.arguments)
+        return (*(program(settings, cell) if callable(program) else program), *settings.arguments)
 
     def check(context: Context, cell: Cell) -> Answer:
         command = [*arguments(context.matrix.settings[name], cell), "--json"]

@@ -14,15 +14,8 @@ from diagnostics.api_index import query
 from diagnostics.api_index.compare import Comparison, MissingUse
 from diagnostics.api_index.query import Release
 from diagnostics.api_index.rules import is_grpo_file, is_needed_by_grpo, matching_cases
-from diagnostics.matrix.cells import Cell
-from diagnostics.matrix.context import Context
 from diagnostics.matrix.layers.layer import Layer
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Fact, Outcome
-
-
-def _check(_context: Context, cell: Cell) -> Answer:
-    """Compare what the trainer's release uses with what the cell's vLLM provides."""
-    return compare_releases(Release(cell.trainer, cell.version), Release("vllm", cell.vllm))
 
 
 def compare_releases(trainer: Release, engine: Release) -> Answer:
@@ -97,7 +90,9 @@ LAYERS = (
         name="contract",
         question="Does this vLLM's source provide what the trainer uses: names, arguments, routes, options, behaviour?",
         evidence=EvidenceLevel.STATIC,
-        check=_check,
+        check=lambda _, cell: compare_releases(
+            Release(cell.trainer, cell.version), Release("vllm", cell.vllm)
+        ),
         # The entries of the packages are data.
         code=(__name__, "diagnostics.api_index", "diagnostics.data.api"),
     ),

@@ -57,8 +57,7 @@ def doctor_answer(document: Mapping[str, Any]) -> Answer:
     checks, findings = document.get("checks", []), document.get("findings", [])
     crashed = [f"{item['check']}: {item['reason']}" for item in checks if item["outcome"] == "crashed"]
     if crashed:
-        summary = f"a check of doctor crashed: {crashed[0]}"
-        return Answer(Outcome.FAIL, summary, signs=tuple(crashed))
+        return Answer(Outcome.FAIL, f"a check of doctor crashed: {crashed[0]}", signs=tuple(crashed))
     codes = {(item["severity"], item["code"]): None for item in findings}
     worst = max((severity for severity, _code in codes), key=_ORDER.index, default="")
     worst_codes = [code for severity, code in codes if severity == worst]

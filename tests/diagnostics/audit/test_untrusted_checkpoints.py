@@ -30,6 +30,7 @@ from diagnostics.audit.live import checkpoint_tokenizer, server_settings
 from diagnostics.audit.live.checkpoint_tokenizer import Tokenizer
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.results import SKIPPED, AuditError, NotAvailableError
+from diagnostics.cpu_limit import CpuLimitError
 from grpo_core.config import ConfigError, ModelConfig
 from grpo_core.tasks import model
 from tests.case_files import each_case, read_cases
@@ -147,6 +148,24 @@ def test_memory_of_a_forward_pass_is_limited(tiny, monkeypatch):
     monkeypatch.setattr(Reference, "_model", lambda *_: lambda **_options: bytearray(5 << 30))
     with pytest.raises(AuditError, match="computing its logits failed"):
         list(Reference(tiny).logits([[1, 2]], "float32"))
+
+
+def test_time_of_a_forward_pass_is_limited(tiny, monkeypatch):
+    """A config may ask for any number of cycles, which need no file."""
+    monkeypatch.setattr(checkpoint_validation, "_MODEL_S", 0.1)
+    endless = lambda *_, **_options: next(item for item in iter(int, 1) if item)  # noqa: E731
+    monkeypatch.setattr(Reference, "_model", lambda *_: endless)
+    with pytest.raises(CpuLimitError, match="computing its logits needed more than"):
+        list(Reference(tiny).logits([[1, 2]], "float32"))
+
+
+@pytest.mark.parametrize("base", ["x" * 5000, "hf_abcdefghijklmnopqrstuvwxyz012345"])
+def test_base_that_is_no_folder_is_refused_and_masked(base, tmp_path):
+    settings = {"peft_type": "LORA", "base_model_name_or_path": base}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    with pytest.raises(AuditError, match="expected a folder of weights") as error:
+        Reference(tmp_path)
+    assert "hf_a" not in str(error.value)
 
 
 @pytest.mark.parametrize("change", LARGE.values(), ids=LARGE)

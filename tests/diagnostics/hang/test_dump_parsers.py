@@ -9,17 +9,19 @@ limited number of edges.
 import contextlib
 import io
 import json
+import math
 import pickle
 import time
 
 import pytest
 
 from diagnostics.__main__ import main
+from diagnostics.cpu_limit import CpuLimitError
 from diagnostics.hang import collectives
 from diagnostics.hang.diagnosis import diagnose
 from diagnostics.hang.parsers import ParseError, bundle, dump_files, flight_recorder
 from diagnostics.hang.parsers.dump_files import parse_dump, read_files
-from diagnostics.hang.snapshot import Process, Snapshot, Socket, StackFrame, Thread
+from diagnostics.hang.snapshot import SCHEMA, Process, Snapshot, Socket, StackFrame, Thread
 from diagnostics.output import sanitize
 from tests.case_files import read_cases
 from tests.diagnostics.hang.processes import C10D, in_all_gather, rank
@@ -193,6 +195,8 @@ for _ in range(60):
         (b"\x80\x02}]K\1s.", "a key"),
         (b"\x80\x02" + b"(" * 50 + b".", "empty list"),
         (b"\x80\x02" + b"}]" * 501 + b".", "more than 1000 lists and dicts"),
+        (b"\x80\x02" + b"(" * 1001 + b".", "more than 1000 lists and dicts"),
+        (b"\x80\x02N" + b"\x85" * 1001 + b".", "more than 1000 lists and dicts"),
     ],
 )
 def test_pickle_bombs_are_refused(monkeypatch, data, reason):
@@ -213,8 +217,30 @@ LONG_ENTRIES = [
 @pytest.mark.parametrize("entry", LONG_ENTRIES)
 def test_pickle_whose_values_would_be_a_long_text_is_refused(entry):
     """Shared values repeat in the text, so that a pickle of 10 KB can become hundreds of megabytes of text."""
-    with pytest.raises(ParseError, match="more text than a recorder writes"):
+    with pytest.raises(ParseError, match=r"more text than a recorder writes|number that is too large"):
         parse_dump("trace_rank_0", pickle.dumps({"entries": [entry]}, protocol=4))
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"entries": [], "rank": 10**4299},
+        {"communicators": [{"ranks": [{"rank": 10**4299}]}]},
+        {"schema": SCHEMA, "seconds": math.nan},
+        {"schema": SCHEMA, "sockets": [{"inode": 1, "kind": "tcp", "received_s": math.inf}]},
+    ],
+)
+def test_numbers_that_no_tool_writes_are_refused(document):
+    """NaN and numbers of thousands of digits were internal errors; one host's lost the answers of the others."""
+    with pytest.raises(ParseError, match="a number that is too large, or none"):
+        parse_dump("trace_rank_0", json.dumps(document).encode())
+
+
+def test_saving_a_snapshot_has_a_limit_of_time(monkeypatch, tmp_path):
+    monkeypatch.setattr(bundle, "_REDACTING_S", 0.1)
+    monkeypatch.setattr(bundle, "redact", lambda _: next(item for item in iter(int, 1) if item))
+    with pytest.raises(CpuLimitError):
+        bundle.save(Snapshot(notes=("text",)), tmp_path / "saved.json")
 
 
 SIZE = 1 << 18
