@@ -3,7 +3,6 @@
 Lint does not change the file that it checks.
 """
 
-import re
 import subprocess
 
 import pytest
@@ -81,13 +80,16 @@ def test_patch_is_printed_only_if_it_applies(migrate, tmp_path, text):
 
 def test_patch_prints_no_secret(migrate):
     """Lines around an edit are left out if they contain a secret."""
-    releases = ("--from", "ms-swift==3.8", "--to", "ms-swift==4.6", "--diff")
-    # The label may be the line above a hunk.
-    below = ["DB_PASSWORD=\\\nTulip9Kestrel\n" + "# a\n" * count for count in range(3)]
-    for secret in ("export WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567\n", *below):
-        patch = migrate("swift.sh", SWIFT.replace("swift rlhf", f"{secret}swift rlhf"), *releases).out
-        assert "tuner_type" in patch
-        assert not re.search("0123456789|Tulip9", patch)
+    secret = "export WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567\n"
+    text = SWIFT.replace("swift rlhf", f"{secret}swift rlhf")
+    patch = migrate("swift.sh", text, "--from", "ms-swift==3.8", "--to", "ms-swift==4.6", "--diff").out
+    assert "tuner_type" in patch
+    assert "0123456789" not in patch
+    # The label is the line above the hunk.
+    text = TRL.replace("args", 'connect(password=\n    "Tulip9Kestrel")\nargs')
+    patch = migrate("train.py", text, "--from", "trl==0.17", "--to", "trl==1.16", "--diff").out
+    assert "structured_outputs" in patch
+    assert "Tulip9" not in patch
 
 
 def test_command_line_may_abbreviate_an_option(migrate):
