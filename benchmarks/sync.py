@@ -27,15 +27,6 @@ CORES = os.sched_getaffinity(0)
 Tensors = list[tuple[str, torch.Tensor]]
 
 
-def start_receiver() -> tuple[Popen[bytes], int]:
-    """Start the receiving process (`programs/weight_receiver.py`) on the last core; return the process and its port."""
-    program = [sys.executable, "-m", "benchmarks.programs.weight_receiver"]
-    process = Popen(program, env=os.environ | VARIABLES, stdin=PIPE, stdout=PIPE)
-    os.sched_setaffinity(process.pid, {max(CORES)})
-    assert process.stdout is not None
-    return process, int(process.stdout.readline())
-
-
 def random_llama_tensors(mib: int) -> Tensors:
     """Return the float32 tensors of a random Llama with at least two layers, about `mib` MiB."""
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -49,13 +40,18 @@ def random_llama_tensors(mib: int) -> Tensors:
 def measure(tensors: Tensors, rounds: int) -> list[dict[str, float]]:
     """Return for each round the CPU seconds of memcpy, of each transport and of its digests.
 
+    The receiving process (`programs/weight_receiver.py`) runs on the last core.
     The digests of both sides are compared after each transfer; their time is not in that of the transport.
 
     Raises:
         RuntimeError: The receiver has other weights than were sent.
     """
     copies = [torch.zeros_like(value) for _, value in tensors]
-    process, port = start_receiver()
+    program = [sys.executable, "-m", "benchmarks.programs.weight_receiver"]
+    process = Popen(program, env=os.environ | VARIABLES, stdin=PIPE, stdout=PIPE)
+    os.sched_setaffinity(process.pid, {max(CORES)})
+    assert process.stdout is not None
+    port = int(process.stdout.readline())
     http = HttpClient("receiver", "127.0.0.1", port, timeout_s=60)
     engines = {kind: RemoteEngine("127.0.0.1", port, timeout_s=60, sync=kind) for kind in TRANSPORTS}
     measured = []

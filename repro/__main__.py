@@ -22,7 +22,7 @@ import math
 import os
 import platform
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,10 @@ from grpo_core.console_text import escape
 from repro import render, runner, upstream
 from repro.drivers import imports
 from repro.fuzz import search, stories
-from repro.registry import Attempt, AttemptOutcome, Repro
+from repro.registry import AttemptOutcome, Repro
+from repro.render import Repros, Results
 
 FINE, FINDINGS, USAGE, UNFINISHED, INTERRUPTED = 0, 1, 2, 3, 130
-Repros = Mapping[str, Repro]
 _EXIT_CODES = """exit codes:
   0 everything went as recorded; nothing fails
   1 a result differs from the recorded one, repetitions disagree, upstream's files are modified, or a failure was found
@@ -180,7 +180,7 @@ def _plan(repro: Repro, trigger: str, mitigation: str) -> list[tuple[str, str | 
     return [(name, item) for name in triggers for item in tried]
 
 
-def exit_code(results: Mapping[str, Sequence[Attempt]], comparison: upstream.WheelComparison) -> int:
+def exit_code(results: Results, comparison: upstream.WheelComparison) -> int:
     """Return 1 if files are modified, or outcomes vary or differ from the record; 3 for an error or timeout; else 0."""
     attempts = [attempt for of_code in results.values() for attempt in of_code]
     if comparison.modified or any(attempt.as_recorded is False for attempt in attempts):

@@ -16,10 +16,14 @@ from typing import Any
 from grpo_core.console_text import escape
 from repro import upstream
 from repro.registry import Attempt, AttemptOutcome, Repro, overall_outcome
+from repro.upstream import WheelComparison
 
 SCHEMA = "grpo-doctor.repro.v1"
 LIST_SCHEMA = "grpo-doctor.repros.v1"
 _SHOWN_MODIFIED = 5
+# Repros by code, and the attempts of each by code.
+Repros = Mapping[str, Repro]
+Results = Mapping[str, Sequence[Attempt]]
 # (whether the mitigation helped with any trigger, whether it did not help with any trigger) -> verdict.
 _VERDICTS = {
     (True, True): "does not help in every case",
@@ -46,11 +50,7 @@ def without_secrets(text: str, *, shared: bool) -> str:
     return "\n".join(map(redact, text.split("\n"))) if shared else mask(text)
 
 
-def run_document(
-    repros: Mapping[str, Repro],
-    results: Mapping[str, Sequence[Attempt]],
-    comparison: upstream.WheelComparison,
-) -> dict[str, Any]:
+def run_document(repros: Repros, results: Results, comparison: WheelComparison) -> dict[str, Any]:
     """Return the JSON document of a run."""
     return {
         "schema": SCHEMA,
@@ -93,11 +93,7 @@ def mitigation_results(repro: Repro, attempts: Sequence[Attempt]) -> dict[str, A
 
 
 def report_lines(
-    repros: Mapping[str, Repro],
-    results: Mapping[str, Sequence[Attempt]],
-    comparison: upstream.WheelComparison,
-    *,
-    verbose: bool = False,
+    repros: Repros, results: Results, comparison: WheelComparison, *, verbose: bool = False
 ) -> list[str]:
     """Return the lines of a run: outcome, failure and mitigations of each code, then versions and modified files.
 
@@ -160,7 +156,7 @@ def _attempt_lines(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
     return lines
 
 
-def _comparison_line(result: upstream.WheelComparison) -> str:
+def _comparison_line(result: WheelComparison) -> str:
     """Return a line with the number of files compared with the wheel, and those that are modified."""
     package = f"{result.distribution} {result.version}"
     head = f"{package}: {result.files_checked} Python files compared with the wheel's RECORD"
@@ -186,7 +182,7 @@ def count_varying(attempts: Sequence[Attempt]) -> int:
     return sum(count > 1 for count in results.values())
 
 
-def list_document(repros: Mapping[str, Repro]) -> dict[str, Any]:
+def list_document(repros: Repros) -> dict[str, Any]:
     """Return the JSON document of `list`."""
     codes = {
         code: {

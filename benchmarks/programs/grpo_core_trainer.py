@@ -3,15 +3,14 @@
 usage: python -m benchmarks.programs.grpo_core_trainer FOLDER [--section.key=VALUE ...]
 
 FOLDER has the folder `model` and the file `prompts.jsonl`; the run's files go to `FOLDER/grpo_core`. The reports on
-standard output have the step's sampled tokens, CPU time and phase times. The benchmark ends the program before its
-10,000 steps are done. If training ends or fails earlier, the program prints the error (or None) and exits with code 1.
+standard output have the step's sampled tokens and CPU time. The benchmark ends the program before its 10,000 steps are
+done. If training ends or fails earlier, the program prints the error (or None) and exits with code 1.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from benchmarks.harness import StepReporter
 from grpo_core.run import train
@@ -27,14 +26,7 @@ settings = {
     "output.dir": folder, "output.name": "grpo_core",
 }  # fmt: skip
 reporter = StepReporter()
-
-
-def report(entry: dict[str, Any]) -> None:
-    """Report the step's tokens and phase times, and wait for the next step request."""
-    times = {key: value for key, value in entry.items() if key.startswith("time/")}
-    reporter.report_step(tokens=entry["completions/tokens"], **times)
-
-
 reporter.wait_for_request()
-document = train(load(None, [f"--{key}={value}" for key, value in settings.items()] + overrides), report)
+config = load(None, [f"--{key}={value}" for key, value in settings.items()] + overrides)
+document = train(config, lambda entry: reporter.report_step(tokens=entry["completions/tokens"]))
 sys.exit(str(document["error"]))

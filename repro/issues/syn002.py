@@ -20,25 +20,17 @@ from repro.registry import InapplicableError, Tally, Trigger, UpstreamFailureErr
 PROMPTS = {"first": (5, 9, 17, 33, 65), "second": (7, 3, 11, 12)}
 # A block of vLLM's CPU build has 128 tokens, so each sequence needs a second block half-way.
 TOKENS = 200
-# The KV cache has blocks for one sequence, and one that is vLLM's own placeholder.
-_PLAN: dict[str, Any] = {"mode": "wait", "blocks": 3, "first_await": False}
-_PLANS: dict[str | None, dict[str, Any]] = {
-    None: _PLAN,
-    "abort": _PLAN | {"mode": "abort"},
-    "await_requests": _PLAN | {"first_await": True},
-    "enough_cache": _PLAN | {"blocks": 9},
-}
 
 
 def _generate_with_preemption(mitigation: str | None) -> Tally:
-    """Run the mitigation's plan, and count the completions whose tokens all come from the same weights."""
+    """Load weights during a pause, and count the completions whose tokens all come from the same weights."""
     # The engine has an EngineCore process, like in a server.
     os.environ.update(whole_engine.environment() | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"})
     if reason := whole_engine.inapplicable_reason():
         raise InapplicableError(reason)
     old, new = whole_engine.model(0), whole_engine.model(1)
     try:
-        rollout = _rollout(_PLANS[mitigation], whole_engine.save(old), whole_engine.save(new))
+        rollout = _rollout(mitigation, whole_engine.save(old), whole_engine.save(new))
         completions, at_pause = asyncio.run(rollout)
     except Exception as error:
         raise UpstreamFailureError.from_exception(error) from error
@@ -87,21 +79,22 @@ def _name_policy(engine: float, old: float, new: float) -> str:
     return {(True, False): "old", (False, True): "new"}.get((is_old, is_new), "?")
 
 
-async def _rollout(plan: dict[str, Any], old: str, new: str) -> tuple[dict[str, Any], dict[str, int]]:
+async def _rollout(mitigation: str | None, old: str, new: str) -> tuple[dict[str, Any], dict[str, int]]:
     """Start an engine with the old weights, and return the result of `_generate_across_pause`."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    options = whole_engine.OPTIONS | {"num_gpu_blocks_override": plan["blocks"]}
+    # Three blocks are those of one sequence, and one that is vLLM's own placeholder.
+    options = whole_engine.OPTIONS | {"num_gpu_blocks_override": 9 if mitigation == "enough_cache" else 3}
     engine = AsyncLLM.from_engine_args(AsyncEngineArgs(old, **options))
     try:
-        return await _generate_across_pause(engine, plan, new)
+        return await _generate_across_pause(engine, mitigation, new)
     finally:
         engine.shutdown()
 
 
 async def _generate_across_pause(
-    engine: Any, plan: dict[str, Any], new: str
+    engine: Any, mitigation: str | None, new: str
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """Pause while both requests run, load the new weights, and resume; then repeat a request that was aborted.
 
@@ -124,9 +117,9 @@ async def _generate_across_pause(
     tasks = [asyncio.create_task(complete(name, name)) for name in PROMPTS]
     for event in started.values():
         await event.wait()
-    if plan["first_await"]:
+    if mitigation == "await_requests":
         await asyncio.gather(*tasks)
-    await engine.pause_generation(mode=plan["mode"])
+    await engine.pause_generation(mode="abort" if mitigation == "abort" else "wait")
     at_pause = {name: len(completions[name][0]) for name in PROMPTS}
     await engine.collective_rpc("reload_weights", kwargs={"weights_path": new})
     await engine.resume_generation()

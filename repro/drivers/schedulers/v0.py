@@ -112,7 +112,7 @@ def prompt_inputs(length: int) -> Any:
 def check_prompt(length: int, max_model_len: int) -> None:
     """Check a prompt of `length` tokens with `LLMEngine`'s own method, on an object with the attributes that it reads.
 
-    If the method cannot be imported, its check of the length is imitated.
+    If the method cannot be imported, its check of the length is imitated, if its source contains one.
 
     Raises:
         RefusedRequestError: The prompt is refused.
@@ -120,7 +120,10 @@ def check_prompt(length: int, max_model_len: int) -> None:
     try:
         from vllm.engine.llm_engine import LLMEngine
     except ImportError as error:
-        _check_like_source(length, max_model_len, error)
+        source = upstream.source("vllm/engine/llm_engine.py") or ""
+        if length > max_model_len and "longer than the maximum model length of" in source:
+            message = f"LLMEngine refuses the prompt by its source; importing it failed: {error}"
+            raise RefusedRequestError(message) from error
         return
     model = SimpleNamespace(max_model_len=max_model_len, is_multimodal_model=False)
     # `is_encoder_decoder_model` is needed up to 0.6.3.
@@ -134,13 +137,6 @@ def check_prompt(length: int, max_model_len: int) -> None:
         check(prompt_inputs(length), *lora)
     except ValueError as error:
         raise RefusedRequestError(f"LLMEngine refuses the prompt, before the scheduler: {error}") from error
-
-
-def _check_like_source(length: int, max_model_len: int, why: ImportError) -> None:
-    """Apply the check of a prompt's length if the source of `LLMEngine`, which cannot be imported, contains it."""
-    source = upstream.source("vllm/engine/llm_engine.py") or ""
-    if length > max_model_len and "longer than the maximum model length of" in source:
-        raise RefusedRequestError(f"LLMEngine refuses the prompt by its source; importing it failed: {why}")
 
 
 def configs(setup: V0Setup) -> tuple[Any, Any]:
