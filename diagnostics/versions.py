@@ -2,11 +2,12 @@
 
 A release or a range can be any text that a package, a lock or a user declares. Text that is no version, or is longer
 than a real one, raises no error: it is in no range. `parse_version` parses a release, `in_range` tests whether a range
-includes it. `affects` compares installed releases with the claims of an issue.
+includes it, and `satisfiable` whether ranges overlap. `affects` compares installed releases with an issue's claims.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -55,6 +56,28 @@ def in_range(release: str | Version, versions: str | SpecifierSet, *, prerelease
     if version is None or allowed is None:
         return False
     return allowed.contains(version, prereleases=prereleases)
+
+
+def may_allow(versions: str, release: str) -> bool:
+    """Return whether a release is in a version range; True if either is unreadable."""
+    allowed, version = parse_specifier(versions), parse_version(release)
+    return allowed is None or version is None or allowed.contains(version, prereleases=True)
+
+
+def satisfiable(ranges: Iterable[str]) -> bool:
+    """Return whether a version is in all ranges, by trying 0, the bounds, and the versions right after each bound.
+
+    >>> satisfiable(["<0.9", ">=0.8.5"]), satisfiable(["==2.6.0", ">=2.7"]), satisfiable(["==2.6.*", ">=2.5"])
+    (True, False, True)
+    >>> satisfiable([">=4.52", "!=4.52.*"])
+    True
+    """
+    ranges = list(ranges)
+    bounds = {match.rstrip(".") for text in ranges for match in re.findall(r"\d[\w.!+]*", text)}
+    public = {bound.partition("+")[0] for bound in bounds}
+    following = {re.sub(r"\d{1,9}$", lambda last: str(int(last[0]) + 1), bound) for bound in public}
+    candidates = filter(is_release, (*bounds, *(f"{bound}.0.1" for bound in public), *following, "0"))
+    return not bounds or any(all(may_allow(text, version) for text in ranges) for version in candidates)
 
 
 def newest(releases: Iterable[str]) -> str:

@@ -11,7 +11,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from diagnostics.api_index import query
@@ -64,14 +63,16 @@ class FitCheck:
         self._unmet = {
             item.package
             for item in companions
-            if any(not _meets(item, Release(name, version)) for name, version in installed.items())
+            if any(
+                not query.is_in_ranges(item, Release(name, version)) for name, version in installed.items()
+            )
         }
         self._ranges = [item.specifier for item in required if item.name == self._package]
         self._newest_first = [item for item in releases if in_range(item, requirement.specifier)]
 
     def narrowed_requirement(self) -> str:
         """Return the requirement, narrowed so that the newest release in it fits; '' if no such range is found."""
-        ranges = [one for item in self._others for one in plain_ranges(item, self._package)]
+        ranges = [one for item in self._others for one in query.plain_ranges(item, self._package)]
         ranges += self._ranges
         releases = [item for item in self._newest_first if all(in_range(item, one) for one in ranges)]
         if not releases:
@@ -108,20 +109,10 @@ class FitCheck:
         ]
 
 
-def plain_ranges(user: Release, provider: str) -> list[SpecifierSet]:
-    """Return the ranges of a package that a release requires without an extra."""
-    return [specifier for specifier, extra in query.declared_ranges(user, provider) if not extra]
-
-
-def _meets(user: Release, provider: Release) -> bool:
-    """Return whether a release is in the ranges that another one requires without an extra."""
-    return all(in_range(provider.version, one) for one in plain_ranges(user, provider.package))
-
-
 def _contradict(first: Release, second: Release) -> bool:
     """Return whether required ranges, a published run, or names missing at import contradict two releases."""
     for user, provider in ((first, second), (second, first)):
-        if not _meets(user, provider):
+        if not query.is_in_ranges(user, provider):
             return True
         pair = query.compatibility(user, provider)
         if pair.run == "fails" or any(_EXPERIMENTAL not in item.use.file for item in pair.at_import):

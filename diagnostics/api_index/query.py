@@ -8,7 +8,7 @@ releases that satisfy a use. Other functions look up releases, their requirement
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from functools import cache, cached_property, lru_cache
@@ -27,7 +27,7 @@ from diagnostics.api_index.release_api import Definition, IndexedFacts, ReleaseA
 from diagnostics.api_index.rules import broken_rules, is_needed_by_grpo
 from diagnostics.api_index.uses import Use
 from diagnostics.output import release_pairs
-from diagnostics.versions import in_range, parse_version
+from diagnostics.versions import in_range, parse_version, satisfiable
 
 # Packages whose classes the options of a package extend.
 _COMPANIONS = {"trl": ("transformers",), "peft": ("transformers",), "ms-swift": ("transformers", "trl")}
@@ -218,13 +218,7 @@ def uses_of(user: Release, provider: str) -> list[Use] | None:
     ]
 
 
-def compare_names(
-    user: Release,
-    provider: Release,
-    other_versions: Mapping[str, Version] | None = None,
-    *,
-    with_server: bool = False,
-) -> Comparison | None:
+def compare_names(user: Release, provider: Release, *, with_server: bool = False) -> Comparison | None:
     """Compare a release's uses of another package (the provider) with the names of a release of the provider.
 
     Files for other hardware are not compared. A name that no indexed release defines is left out: it comes from a fork,
@@ -234,7 +228,6 @@ def compare_names(
     Args:
         user: The release that uses names.
         provider: The release that has names.
-        other_versions: Known releases of other packages by module name, for the conditions of uses.
         with_server: Whether routes and launch options of vLLM's server are compared, too.
 
     Returns:
@@ -250,7 +243,7 @@ def compare_names(
         if (with_server or use.kind not in {"route", "launch"})
         and not _OTHER_HARDWARE.search(f"{use.file} {use.module}")
     ]
-    versions = {**(other_versions or {}), module_of(provider.package): Version(provider.version)}
+    versions = {module_of(provider.package): Version(provider.version)}
     # TRL's own server, up to 1.10.
     own = api_of(user).facts("trl.scripts.vllm_serve") if with_server else ()
     own_routes = frozenset(name.removeprefix("route:") for name in own if name.startswith("route:"))
@@ -271,15 +264,10 @@ def compare_names(
 
 @cache
 def _exists(package: str, use: Use) -> bool:
-    """Return whether any indexed release of a package satisfies a use."""
-    return any(has_name(Release(package, version), use) for version in find_releases(package, ""))
-
-
-def has_name(release: Release, use: Use) -> bool:
-    """Return whether a release satisfies a use, as far as its source shows; False if it is not in the index."""
-    api = api_of(release)
-    is_found = use.kind in {"route", "launch"} or api.find(use.module, use.name)
-    return bool(is_found) and not Lookup(api).problem(use)
+    """Return whether any indexed release of a package satisfies a use, as far as its source shows."""
+    apis = (api_of(Release(package, version)) for version in find_releases(package, ""))
+    is_found = use.kind in {"route", "launch"}
+    return any((is_found or api.find(use.module, use.name)) and not Lookup(api).problem(use) for api in apis)
 
 
 @lru_cache(1024)
@@ -327,12 +315,11 @@ def companions_of(release: Release, place: int = 0, until: date = date.max) -> t
     """
     companions: list[Release] = []
     for name in _COMPANIONS.get(release.package, ()):
-        required = [item for item, extra in declared_ranges(release, name) if not extra]
         candidates = [Release(name, version) for version in find_releases(name, "")]
         fitting = (
             item
             for item in (candidates if place >= 0 else reversed(candidates))
-            if upload_day(item) <= until and all(in_range(item.version, ranges) for ranges in required)
+            if upload_day(item) <= until and is_in_ranges(release, item)
         )
         companions += islice(fitting, 1)
     return tuple(companions)
@@ -378,6 +365,16 @@ def declared_ranges(user: Release, provider: str) -> list[tuple[SpecifierSet, st
     return sorted((item for item in ranges if str(item[0])), key=lambda item: item[1])
 
 
+def plain_ranges(user: Release, provider: str) -> list[SpecifierSet]:
+    """Return the ranges of a package that a release requires without an extra."""
+    return [specifier for specifier, extra in declared_ranges(user, provider) if not extra]
+
+
+def is_in_ranges(user: Release, provider: Release) -> bool:
+    """Return whether a release is in the ranges that another one requires without an extra."""
+    return all(in_range(provider.version, one) for one in plain_ranges(user, provider.package))
+
+
 def is_built_for(user: str, provider: str) -> bool:
     """Return whether `user` is a plugin whose releases are for the provider's release of the same number."""
     return user in PACKAGES and PACKAGES[user].same_release_as == provider
@@ -395,16 +392,7 @@ def conflicts(first: Release, second: Release) -> Iterator[str]:
         theirs_base = [specifier for specifier, extra in theirs[name] if not extra]
         if not ours or not theirs_base:
             continue
-        both = [*ours, *theirs_base]
-        bounds = [item.version.removesuffix(".*") for specifier in both for item in specifier]
-        # If any release satisfies both, then one of the bounds, or a release just above one, does.
-        candidates = {
-            "0",
-            *store.load(name).releases,
-            *bounds,
-            *(f"{bound}.0.0.1" for bound in bounds if "+" not in bound),
-        }
-        if not any(all(in_range(item, specifier) for specifier in both) for item in candidates):
+        if not satisfiable(map(str, (*ours, *theirs_base))):
             texts = [" or ".join(map(str, items)) for items in (ours, theirs_base)]
             yield f"{first} requires {name}{texts[0]}, {second} requires {name}{texts[1]}"
 

@@ -146,11 +146,8 @@ def choose_set(answers: Sequence[Ranking]) -> list[Release]:
 
 def _are_compatible(first: Release, second: Release) -> bool:
     """Return whether neither the declared ranges of two releases nor their common requirements exclude each other."""
-    for user, provider in ((first, second), (second, first)):
-        ranges = [item for item, extra in query.declared_ranges(user, provider.package) if not extra]
-        if any(not item.contains(provider.version, prereleases=True) for item in ranges):
-            return False
-    return not any(query.conflicts(first, second))
+    in_ranges = query.is_in_ranges(first, second) and query.is_in_ranges(second, first)
+    return in_ranges and not any(query.conflicts(first, second))
 
 
 def install_command(releases: Sequence[Release]) -> str:
@@ -234,7 +231,8 @@ def render(
     )
     print_text(console, "names are read in source, not run", "dim")
     first = answers[0].pairs[0]
-    if len(answers) == 1 and first.contradicted and (best := _alternative(first)):
+    any_release = _all_releases(first.provider.package) if len(answers) == 1 and first.contradicted else []
+    if any_release and (best := query.rank_releases([first.user], any_release).best):
         print_text(console, f"{best.provider} fits {best.user}", "bold")
     if chosen:
         results = {True: "uv resolves", False: "uv cannot resolve", None: "not known whether uv resolves"}
@@ -259,11 +257,6 @@ def render_installed(console: Console, pairs: Sequence[Compatibility]) -> None:
     print_text(console, f"versions: {text}", "bold")
     for pair in notable or pairs:
         print_text(console, mask(f"{mark_of(pair)} {pair.user} with {pair.provider}: {pair_text(pair)}"))
-
-
-def _alternative(pair: Compatibility) -> Compatibility | None:
-    """Return the best pair of the same user with any release of the provider."""
-    return query.rank_releases([pair.user], _all_releases(pair.provider.package)).best
 
 
 def _evidence_rows(answer: Ranking, *, one_user: bool, every: bool) -> list[Row]:

@@ -1,7 +1,7 @@
 """Read the requirements of installed packages and of fixes, find unmet ones, and test whether ranges overlap.
 
-`unmet_requirements` returns the unmet requirements of a package, and `satisfiable` tests ranges. `install_constraints`
-returns the requirements of an install action. `distribution_of` maps a module to its distribution. `CLASHES` lists
+`unmet_requirements` returns the unmet requirements of a package, and `install_constraints` those of an install action.
+`distribution_of` maps a module to its distribution. `CLASHES` lists
 releases that fail together, and `adjust_for_installed` changes an installation that would pair them.
 """
 
@@ -20,7 +20,7 @@ from diagnostics.collect.python_environment import Environment, Package
 from diagnostics.findings import Finding
 from diagnostics.fixes import Advice, Explain, Install
 from diagnostics.frameworks import ENGINE_PACKAGES, FRAMEWORKS, TRAINER_LIBRARIES, TRAINER_PACKAGES
-from diagnostics.versions import in_range, is_release, parse_specifier, parse_version
+from diagnostics.versions import in_range, may_allow, satisfiable
 
 OPTIONAL = {
     "torchvision", "torchaudio", "torchcodec", "xformers", "triton", "opencv-python-headless", "numba",
@@ -74,7 +74,7 @@ class Constraint:
 
     def allows(self, version: str | None) -> bool:
         """Return whether a version satisfies the constraint; an unreadable one is allowed, None is not."""
-        return version is not None and _allows(self.versions, version)
+        return version is not None and may_allow(self.versions, version)
 
     def __str__(self) -> str:
         return f"{self.source} needs {self.name}{self.versions}"
@@ -201,27 +201,6 @@ def finding_constraints(finding: Finding) -> list[Constraint]:
     if len(installs) < len(changes) or not all(constraints):
         return []
     return [item for required in constraints for item in required]
-
-
-def _allows(versions: str, version: str) -> bool:
-    specifier, parsed = parse_specifier(versions), parse_version(version)
-    return specifier is None or parsed is None or specifier.contains(parsed, prereleases=True)
-
-
-def satisfiable(ranges: Iterable[str]) -> bool:
-    """Return whether a version is in all ranges, by trying 0, the bounds, and the versions right after each bound.
-
-    >>> satisfiable(["<0.9", ">=0.8.5"]), satisfiable(["==2.6.0", ">=2.7"]), satisfiable(["==2.6.*", ">=2.5"])
-    (True, False, True)
-    >>> satisfiable([">=4.52", "!=4.52.*"])
-    True
-    """
-    ranges = list(ranges)
-    bounds = {match.rstrip(".") for text in ranges for match in re.findall(r"\d[\w.!+]*", text)}
-    public = {bound.partition("+")[0] for bound in bounds}
-    following = {re.sub(r"\d{1,9}$", lambda last: str(int(last[0]) + 1), bound) for bound in public}
-    candidates = filter(is_release, (*bounds, *(f"{bound}.0.1" for bound in public), *following, "0"))
-    return not bounds or any(all(_allows(text, version) for text in ranges) for version in candidates)
 
 
 def adjust_for_installed(environment: Environment, requirements: Iterable[str]) -> tuple[str, ...]:

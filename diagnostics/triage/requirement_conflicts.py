@@ -18,7 +18,6 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from diagnostics.api_index import query
-from diagnostics.api_index.fitting_releases import plain_ranges
 from diagnostics.api_index.packages import PACKAGES as INDEXED
 from diagnostics.findings import Certainty, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install
@@ -215,7 +214,7 @@ def _other_release(item: StatedRequirement, versions: list[str]) -> str:
     """Return the newest release of the requirement's user whose range allows one of the versions; '' if none does."""
     user = canonicalize_name(item.package)
     for release in query.find_releases(user, "") if versions else ():
-        plain = plain_ranges(query.Release(user, release), item.name)
+        plain = query.plain_ranges(query.Release(user, release), item.name)
         if plain and any(all(in_range(text, specifier) for specifier in plain) for text in versions):
             return f"{user} {release}"
     return ""

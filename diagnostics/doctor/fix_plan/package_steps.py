@@ -17,10 +17,11 @@ from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet
 from diagnostics.doctor.fix_plan.plan import Conflict, Step
 from diagnostics.doctor.fix_plan.setting_steps import reason_lines
 from diagnostics.doctor.installers import Installer
-from diagnostics.doctor.requirements import Constraint, satisfiable
+from diagnostics.doctor.requirements import Constraint
 from diagnostics.findings import EVIDENCE_LEVELS, Finding, Severity
 from diagnostics.fixes import Advice, count_of
 from diagnostics.output.redact import mask
+from diagnostics.versions import satisfiable
 
 _MAX_WHY = 300
 
