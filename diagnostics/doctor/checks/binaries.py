@@ -170,7 +170,10 @@ def mixed_cuda(case: CheckInput) -> Iterator[Finding]:
                 "PyTorch was built for none of these: choose it first. The commands keep the newest CUDA."
             )
     commands: tuple[Uninstall | Install, ...] = ()
-    if removable := sorted(set(spare) - _required_names(environment)):
+    lines = [line for package in environment.packages.values() for line in package.requires]
+    # What installed packages require without an extra stays.
+    required = map(parse_requirement, (line for line in lines if "extra" not in line))
+    if removable := sorted(set(spare) - {normalise(item.name) for item in required if item}):
         torch = environment.version("torch")
         requirement = f"torch=={torch}" if torch else "torch"
         again = install(environment, requirement, options=("--force-reinstall",))
@@ -178,13 +181,6 @@ def mixed_cuda(case: CheckInput) -> Iterator[Finding]:
     names = nccl if len(nccl) > 1 else [item for many in releases.values() for item in many[:2]]
     evidence = [evidence_of(environment.packages[name]) for name in sorted(names)]
     yield finding("ENV913", Severity.WARNING, evidence, Fix.of(advice, *commands), detail)
-
-
-def _required_names(environment: Environment) -> set[str]:
-    """Return the normalised names of packages that installed packages require without an extra."""
-    lines = [line for package in environment.packages.values() for line in package.requires]
-    parsed = map(parse_requirement, (line for line in lines if "extra" not in line))
-    return {normalise(item.name) for item in parsed if item}
 
 
 @check("mixed builds")

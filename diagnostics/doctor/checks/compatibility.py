@@ -90,7 +90,7 @@ def _better_pairs(case: CheckInput, pair: Compatibility) -> tuple[str, tuple[Ins
 
     Without such pairs there is no command, and the text names the nearest pair that ran, if any, and its obstacle.
     """
-    sets, refused = choose_sets(case.environment, case.compat, case.issues)
+    sets, refused = choose_sets(case)
     if sets:
         text = f"Pairs that ran and passed: {', '.join(item.source for item in sets)}."
     else:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diagnostics.collect.module_lookup import Shadow
-from diagnostics.collect.python_environment import Environment
 from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, check, finding
 from diagnostics.doctor.installers import REINSTALL, install
 from diagnostics.doctor.requirements import distribution_of, requirement_of
@@ -57,8 +56,18 @@ def shadows(case: CheckInput) -> Iterator[Finding]:
 @check("search path")
 def missing_folders(case: CheckInput) -> Iterator[Finding]:
     """Report editable installs and lines of `.pth` files whose path does not exist (ENV926)."""
-    environment = case.environment
-    stale = _stale_entries(environment)
+    environment, search = case.environment, case.environment.search
+    stale = [
+        Evidence("this line names a path that does not exist", entry.source)
+        for entry in search.entries
+        if entry.kind == "pth" and entry.state == "not there"
+    ]
+    stale += [
+        Evidence(f"{entry.module} leads to {entry.path}, which does not exist", entry.source)
+        for entry in search.editable
+        if entry.state
+    ]
+    stale = stale[:_MAX_LISTED]
     lost = [package for package in environment.packages.values() if package.lost]
     for package in lost:
         evidence = [Evidence("its module is nowhere on the search path", package.place), *stale]
@@ -71,22 +80,6 @@ def missing_folders(case: CheckInput) -> Iterator[Finding]:
         advice = "Reinstall the package from its new location, or delete the line that names the folder."
         detail = "Modules of that folder cannot be imported. If nothing imports them, no run is affected."
         yield finding("ENV926", Severity.WARNING, stale, Fix.of(advice), detail)
-
-
-def _stale_entries(environment: Environment) -> list[Evidence]:
-    """Return the `.pth` lines and editable modules whose path does not exist, at most six, as evidence."""
-    search = environment.search
-    stale = [
-        Evidence("this line names a path that does not exist", entry.source)
-        for entry in search.entries
-        if entry.kind == "pth" and entry.state == "not there"
-    ]
-    stale += [
-        Evidence(f"{entry.module} leads to {entry.path}, which does not exist", entry.source)
-        for entry in search.editable
-        if entry.state
-    ]
-    return stale[:_MAX_LISTED]
 
 
 @check("entry points")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from diagnostics.collect.machine import ConfigFile, Disk, Limit, Machine
+from diagnostics.collect.machine import ConfigFile, Disk, Machine
 from diagnostics.collect.python_environment import Environment
 from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, check, finding
 from diagnostics.findings import Evidence, Finding, Severity
@@ -70,13 +70,10 @@ def limits(case: CheckInput) -> Iterator[Finding]:
         ("ENV904", "memlock, bytes", "-l", locked, 1 << 30 if infiniband else 0, "unlimited"),
     ):
         if limit and limit.soft is not None and limit.soft < least:
-            evidence = [Evidence(_limit_text(name, limit), f"ulimit {option}")]
+            hard = "unlimited" if limit.hard is None else limit.hard
+            evidence = [Evidence(f"{name}: soft {limit.soft}, hard {hard}", f"ulimit {option}")]
             fix = Fix.of(advice, Run(("ulimit", option, target)))
             yield finding(code, Severity.WARNING, evidence, fix)
-
-
-def _limit_text(name: str, limit: Limit) -> str:
-    return f"{name}: soft {limit.soft}, hard {'unlimited' if limit.hard is None else limit.hard}"
 
 
 @check("disks")
@@ -96,7 +93,11 @@ def disks(case: CheckInput) -> Iterator[Finding]:
             yield _little_room(disk, reason, variable)
         silent = disk.exists and disk.free_gb is None
         if disk.purpose != "environment" and (disk.writable is False or silent):
-            yield _not_writable(disk, variable, silent=silent)
+            problem = "its file system did not answer in time" if silent else "this user cannot write to it"
+            advice = f"Fix the folder's mount or owner, or set {variable} to another folder."
+            fix = Fix.of(advice, Run(("ls", "-ld", disk.path)))
+            evidence = [Evidence(f"{disk.purpose}: {problem}", disk.path)]
+            yield finding("ENV917", Severity.WARNING, evidence, fix)
 
 
 def _why_full(disk: Disk) -> str:
@@ -125,13 +126,6 @@ def _little_room(disk: Disk, reason: str, variable: str) -> Finding:
     fix = Fix.of("Free space, or move the folder to a larger disk." if variable else "Free space.", *actions)
     use = _FOLDERS.get(disk.purpose, _UNKNOWN_FOLDER)[2]
     return finding("ENV003", Severity.WARNING, [Evidence(text, disk.path)], fix, use)
-
-
-def _not_writable(disk: Disk, variable: str, *, silent: bool) -> Finding:
-    reason = "its file system did not answer in time" if silent else "this user cannot write to it"
-    advice = f"Fix the folder's mount or owner, or set {variable} to another folder."
-    evidence = [Evidence(f"{disk.purpose}: {reason}", disk.path)]
-    return finding("ENV917", Severity.WARNING, evidence, Fix.of(advice, Run(("ls", "-ld", disk.path))))
 
 
 @check("disks")

@@ -41,16 +41,16 @@ def is_fixed_by_versions(finding: Finding, environment: Environment, versions: M
     if finding.code != "CMP906":
         return False
     installed = [Release(name, package.version) for name, package in environment.packages.items()]
+    moved = {
+        item.package: Release(item.package, versions.get(item.package, item.version)) for item in installed
+    }
     for user, provider in permutations(installed, 2):
         if finding.title.startswith(f"{user} ") and f" {provider} " in finding.title:
-            moved = [
-                Release(item.package, versions.get(item.package, item.version)) for item in (user, provider)
-            ]
-            comparison = query.compare_names(moved[0], moved[1])
-            if comparison is None:
-                return False
+            comparison = query.compare_names(moved[user.package], moved[provider.package])
             serious = finding.severity > Severity.INFO
-            return not (query.missing_at_import(comparison) if serious else comparison.missing)
+            return comparison is not None and not (
+                query.missing_at_import(comparison) if serious else comparison.missing
+            )
     return False
 
 

@@ -15,9 +15,8 @@ from typing import Any
 from packaging.version import Version
 
 from diagnostics.api_index import query
-from diagnostics.catalog.model import Issue
 from diagnostics.collect.python_environment import Environment
-from diagnostics.compat_table import FAILED, PASSED, Compat, passed_layers
+from diagnostics.compat_table import FAILED, PASSED, passed_layers
 from diagnostics.doctor.checks.known_issues import known_issues
 from diagnostics.doctor.checks.registry import CheckInput
 from diagnostics.doctor.requirements import Constraint, constraints_on, violated_constraints
@@ -93,11 +92,7 @@ class PinnedSet:
 
 
 def choose_sets(
-    environment: Environment,
-    compat: Compat,
-    issues: dict[str, Issue],
-    wanted: Iterable[Constraint] = (),
-    without: Collection[str] = (),
+    case: CheckInput, wanted: Iterable[Constraint] = (), without: Collection[str] = ()
 ) -> tuple[list[PinnedSet], list[PinnedSet]]:
     """Return the sets to install, best first, and the sets that violate a requirement, in the same order.
 
@@ -105,19 +100,18 @@ def choose_sets(
     come last.
 
     Args:
-        environment: The installed packages, which constrain the sets too.
-        compat: The compatibility table.
-        issues: The catalog.
+        case: The installed packages, which constrain the sets too, the compatibility table and the catalog.
         wanted: Requirements of findings and mitigations.
         without: Known issues of the installed pair that a set must not have.
     """
+    environment = case.environment
     vllm, trl = environment.vllm, environment.packages.get("trl")
     if vllm is None or trl is None:
         return [], []
     installed = (public_version(vllm.version), public_version(trl.version))
     constraints = [*constraints_on(environment, PINNED_PACKAGES), *wanted]
     ranked = []
-    for cell in compat.cells:
+    for cell in case.compat.cells:
         pair, ran = (cell["vllm"], cell["trl"]), _passed_runs(cell)
         # The installed pair, with other packages than it has, only against a known issue.
         if ran and (pair != installed or without):
@@ -127,11 +121,11 @@ def choose_sets(
             rank = (not _RUNS_VLLM.isdisjoint(ran), -item.distance, -len(item.changes), newest)
             ranked.append((rank, item))
     sets = [item for _, item in sorted(ranked, key=itemgetter(0), reverse=True)]
-    reported = _warnings(environment, issues) - set(without)
+    reported = _warnings(case) - set(without)
     best = (
-        _with_issues(item, environment, issues)
+        _with_issues(item, case)
         for item in sets
-        if not item.against and _warnings(_moved_to(item, environment), issues) <= reported
+        if not item.against and _warnings(_moved_to(item, case)) <= reported
     )
     return list(islice(best, _MOST_SETS)), [item for item in sets if item.against]
 
@@ -197,29 +191,28 @@ def _unverified(cell: Mapping[str, Any], ran_with: Mapping[str, str]) -> Iterato
         yield f"torch {required}, which the released vLLM asks for: the run had {torch}"
 
 
-def _moved_to(item: PinnedSet, environment: Environment) -> Environment:
-    """Return the environment with a set's versions instead of the installed ones, without their requirements."""
+def _moved_to(item: PinnedSet, case: CheckInput) -> CheckInput:
+    """Return the case with a set's versions instead of the installed ones, without their requirements."""
     packages = {
         name: replace(package, version=item.versions[name], requires=()) if name in item.versions else package
-        for name, package in environment.packages.items()
+        for name, package in case.environment.packages.items()
     }
-    return replace(environment, packages=packages)
+    return replace(case, environment=replace(case.environment, packages=packages))
 
 
-def _warnings(environment: Environment, issues: dict[str, Issue]) -> set[str]:
+def _warnings(case: CheckInput) -> set[str]:
     """Return the codes of known issues that doctor reports for an environment as a warning or an error."""
-    results = known_issues(CheckInput(environment, issues, Compat()))
-    findings = (entry for entry in results if isinstance(entry, Finding))
+    findings = (entry for entry in known_issues(case) if isinstance(entry, Finding))
     return {finding.code for finding in findings if finding.severity >= Severity.WARNING}
 
 
-def _with_issues(item: PinnedSet, environment: Environment, issues: dict[str, Issue]) -> PinnedSet:
+def _with_issues(item: PinnedSet, case: CheckInput) -> PinnedSet:
     """Return a set with the codes of known issues that it removes and adds."""
-    removed, brings = [], []
-    for code, issue in sorted(issues.items()):
+    removed, brings, releases = [], [], case.environment.releases
+    for code, issue in sorted(case.issues.items()):
         if issue.status == "active" and item.versions.keys() & set(issue.components[:1]):
-            before = affects(issue, environment.releases).answer
-            after = affects(issue, environment.releases | item.versions).answer
+            before = affects(issue, releases).answer
+            after = affects(issue, releases | item.versions).answer
             # Releases of the set that were not examined neither fix nor cause an issue.
             if (before, after) == (AFFECTED, NOT_AFFECTED):
                 removed.append(code)

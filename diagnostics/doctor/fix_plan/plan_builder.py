@@ -16,6 +16,7 @@ from diagnostics.collect.python_environment import Environment
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import requirements
 from diagnostics.doctor.checks.missing_names import is_fixed_by_versions
+from diagnostics.doctor.checks.registry import CheckInput
 from diagnostics.doctor.fix_plan import package_steps, setting_steps
 from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, choose_sets
 from diagnostics.doctor.fix_plan.plan import STEP_KINDS, Plan, Step
@@ -36,9 +37,10 @@ def build_plan(
 ) -> Plan:
     """Build one ordered plan for the findings of a filtered doctor report; `issues` is None for the catalog."""
     issues = catalog.load() if issues is None else issues
+    case = CheckInput(environment, issues, compat)
     installer, findings = find_installer(environment), report.findings
     installs, issue_findings, rest = _split_findings(findings, issues)
-    constraints = setting_steps.mitigation_constraints(issue_findings, issues, environment)
+    constraints = setting_steps.mitigation_constraints(issue_findings, case)
     constraints += [item for finding in installs for item in requirements.finding_constraints(finding)]
     # Changing only vLLM or TRL could give a pair that fails, so a whole version set is searched.
     pair = {name: version for name in _PAIR_PACKAGES if (version := environment.version(name))}
@@ -46,7 +48,7 @@ def build_plan(
     sets: list[PinnedSet] = []
     if replaced or any(finding.code in _PAIR for finding in findings):
         remaining = [item for item in constraints if item.name not in _PAIR_PACKAGES]
-        sets, _ = choose_sets(environment, compat, issues, remaining, without=replaced)
+        sets, _ = choose_sets(case, remaining, without=replaced)
     replaces_pair = bool(replaced) or any(map(_needs_another_pair, findings))
     chosen_set = sets[0] if sets and replaces_pair else None
     required = package_steps.merge_constraints(environment, findings, constraints, chosen_set)
@@ -67,7 +69,7 @@ def build_plan(
         steps += package_steps.install_step(causes, [], sets[0], installer)
     else:
         steps += package_steps.install_step(serious, required, chosen_set, installer)
-    settings = setting_steps.setting_steps(issue_findings, issues, environment, installer)
+    settings = setting_steps.setting_steps(issue_findings, case, installer)
     steps = _in_order(environment, [*steps, *(_compatible_with(step, versions) for step in settings)])
     useful = any(step.commands or step.text for step in steps)
     outcome = "plan" if useful else "unknown" if findings else "nothing"

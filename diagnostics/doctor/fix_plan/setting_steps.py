@@ -11,8 +11,9 @@ from textwrap import shorten
 from diagnostics import fixes
 from diagnostics.catalog import model
 from diagnostics.catalog.mitigation_ranking import edits_for, recommended_fix
-from diagnostics.catalog.model import Issue, Mitigation
+from diagnostics.catalog.model import Mitigation
 from diagnostics.collect.python_environment import Environment
+from diagnostics.doctor.checks.registry import CheckInput
 from diagnostics.doctor.fix_plan.plan import Step
 from diagnostics.doctor.installers import Installer
 from diagnostics.doctor.requirements import Constraint, install_constraints
@@ -25,29 +26,25 @@ Change = Install | SetOption
 _MAX_EVIDENCE = 200
 
 
-def setting_steps(
-    findings: list[Finding], issues: dict[str, Issue], environment: Environment, installer: Installer
-) -> list[Step]:
+def setting_steps(findings: list[Finding], case: CheckInput, installer: Installer) -> list[Step]:
     """Return the steps that apply mitigations of known issues, except those that `mitigation_constraints` covers.
 
     A change that avoids several issues is one step.
     """
     merged: dict[tuple[Change, ...], list[tuple[Finding, Mitigation]]] = {}
-    for finding, mitigation in _chosen_mitigations(findings, issues, environment):
-        if not (is_certain(finding) and _required_installs(finding.code, mitigation, environment)):
-            merged.setdefault(tuple(_edits(mitigation, environment)), []).append((finding, mitigation))
+    for finding, mitigation in _chosen_mitigations(findings, case):
+        if not (is_certain(finding) and _required_installs(finding.code, mitigation, case.environment)):
+            merged.setdefault(tuple(_edits(mitigation, case.environment)), []).append((finding, mitigation))
     return [_mitigation_step(edits, users, installer) for edits, users in merged.items()]
 
 
-def mitigation_constraints(
-    findings: list[Finding], issues: dict[str, Issue], environment: Environment
-) -> list[Constraint]:
+def mitigation_constraints(findings: list[Finding], case: CheckInput) -> list[Constraint]:
     """Return the requirements of the best mitigations that install packages.
 
     Only findings that certainly affect the user count: an issue that may never occur is no reason to change a release.
     """
-    chosen = _chosen_mitigations([item for item in findings if is_certain(item)], issues, environment)
-    installs = [_required_installs(finding.code, mitigation, environment) for finding, mitigation in chosen]
+    chosen = _chosen_mitigations([item for item in findings if is_certain(item)], case)
+    installs = [_required_installs(finding.code, item, case.environment) for finding, item in chosen]
     return list(dict.fromkeys(constraint for constraints in installs for constraint in constraints))
 
 
@@ -90,14 +87,12 @@ def finding_step(finding: Finding) -> Step:
     )
 
 
-def _chosen_mitigations(
-    findings: list[Finding], issues: dict[str, Issue], environment: Environment
-) -> list[tuple[Finding, Mitigation]]:
+def _chosen_mitigations(findings: list[Finding], case: CheckInput) -> list[tuple[Finding, Mitigation]]:
     """Return the findings whose best mitigation has an edit for this environment, with this mitigation."""
-    results = []
+    results, environment = [], case.environment
     frameworks = configuring_trainers(environment.packages) or ("vllm",)
     for finding in findings:
-        issue = issues[finding.code]
+        issue = case.issues[finding.code]
         ranked = recommended_fix(issue, frameworks=frameworks, releases=environment.releases).offers[:1]
         chosen = [item for item in issue.mitigations if item.name in {first.mitigation for first in ranked}]
         results += [(finding, mitigation) for mitigation in chosen if _edits(mitigation, environment)]
