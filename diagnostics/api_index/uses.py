@@ -225,6 +225,11 @@ def _all_of(parts: list[Branch]) -> Branch:
     return _bounded(item for part in parts for item in part or ())
 
 
+def _under(guards: Use, conditions: Iterable[str]) -> Use:
+    """Return a template with further conditions."""
+    return replace(guards, conditions=_bounded((*guards.conditions, *conditions)))
+
+
 def _bounded(conditions: Iterable[str]) -> tuple[str, ...]:
     """Return conditions without duplicates; only `?` if there are very many, because every use repeats them."""
     unique = tuple(dict.fromkeys(conditions))
@@ -295,7 +300,7 @@ class _Walk:
                     branch = self.conditions.branches(test)[1]
                     if branch is None:
                         return
-                    guards = replace(guards, conditions=_bounded((*guards.conditions, *branch)))
+                    guards = _under(guards, branch)
 
     def statement(self, node: ast.stmt, guards: Use) -> None:
         """Walk one statement; a function's body gets the conditions around its references."""
@@ -303,7 +308,12 @@ class _Walk:
             case ast.Import() | ast.ImportFrom():
                 self.import_statement(node, guards)
             case ast.If():
-                self.if_statement(node, guards)
+                # Branches that are never taken are left out.
+                self.expression(node.test, guards)
+                branches = self.conditions.branches(node.test)
+                for body, branch in zip((node.body, node.orelse), branches, strict=True):
+                    if branch is not None:
+                        self.block(body, _under(guards, branch))
             case ast.Try():
                 self.try_statement(node, guards)
             case ast.With():
@@ -314,19 +324,11 @@ class _Walk:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 outer, self.literals = self.literals, {}
                 reached = () if guards.late else self.references.get(node.name, frozenset())
-                conditions = _bounded((*guards.conditions, *sorted(reached)))
-                self.block(node.body, replace(guards, late=True, conditions=conditions))
+                self.block(node.body, replace(_under(guards, sorted(reached)), late=True))
                 self.literals = outer
             case _:
                 self.assignment(node, guards)
                 self.children(node, guards)
-
-    def if_statement(self, node: ast.If, guards: Use) -> None:
-        """Walk an `if`, without branches that are never taken."""
-        self.expression(node.test, guards)
-        for body, branch in zip((node.body, node.orelse), self.conditions.branches(node.test), strict=True):
-            if branch is not None:
-                self.block(body, replace(guards, conditions=_bounded((*guards.conditions, *branch))))
 
     def children(self, node: ast.AST, guards: Use) -> None:
         """Walk any other compound statement or expression: classes, loops, `with`, `match`."""
@@ -461,8 +463,7 @@ class _Walk:
             for keyword in node.keywords:
                 keys = {keyword.arg: ()} if keyword.arg else self.literals.get(dotted_name(keyword.value), {})
                 for key, conditions in sorted(keys.items()):
-                    reached = replace(guards, conditions=_bounded((*guards.conditions, *conditions)))
-                    self.add(reached, node, "argument", (module, name, (*path, key)))
+                    self.add(_under(guards, conditions), node, "argument", (module, name, (*path, key)))
             # A call with `exist_ok` allows that transformers has the model type.
             if (name, path) == ("AutoConfig", ("register",)) and len(node.args) == 2 and not node.keywords:
                 for model_type in constant_texts(node.args[:1]) if not self.value_errors_caught else ():
