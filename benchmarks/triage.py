@@ -54,14 +54,6 @@ def log_lines(numbers: random.Random, count: int) -> list[str]:
     return result
 
 
-def write_log(path: Path, megabytes: int) -> None:
-    """Write at least `megabytes` MB of log, with a traceback after every 200,000 lines; a small log has more."""
-    numbers, count = random.Random(1), min(200_000, 10_000 * megabytes)
-    with path.open("w") as log:
-        while log.tell() < megabytes * 1e6:
-            log.write("\n".join(log_lines(numbers, count)) + "\n" + FAILURE)
-
-
 def run_timed(command: list[str]) -> tuple[float, float]:
     """Run a command three times and discard its output; return the CPU and wall seconds of the run with least CPU."""
     runs = []
@@ -82,7 +74,10 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         log, patterns = Path(folder) / "run.log", Path(folder) / "patterns"
-        write_log(log, options.megabytes)
+        numbers, count = random.Random(1), min(200_000, 10_000 * options.megabytes)
+        with log.open("w") as file:
+            while file.tell() < options.megabytes * 1e6:
+                file.write("\n".join(log_lines(numbers, count)) + "\n" + FAILURE)
         rules = Rules(catalog.load())
         patterns.write_text("".join(f"{rule.pattern}\n" for rule in rules.rules))
         size = log.stat().st_size / 1e6

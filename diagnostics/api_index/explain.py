@@ -310,11 +310,11 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
     failing = _failing_releases(use, provider, without, log.bounds.get(provider, "0"))
     releases = NameReleases(provider, tuple(having), release, failing)
     changes = _changes(use, releases, caller, callers, log.installed)
-    import_check, is_own, is_conditional = "", True, False
+    import_check, is_conditional = "", False
     if use.kind == "name" and having:
-        module, is_own, is_conditional = _definition_module(use, releases)
+        module, is_conditional = _definition_module(use, releases)
         import_check = module if release in having or not (release or missing) else ""
-    if import_check and (release or is_conditional or not is_own):
+    if import_check and (release or is_conditional):
         changes = ()
     note = _advice_on_config(use, releases) if having else _advice_without_release(use, releases, caller)
     is_direct = use.kind == "name" or (use.kind == "argument" and len(use.path) == 1)
@@ -490,17 +490,17 @@ def _is_of_several_packages(use: Use) -> bool:
     return sum(bool(store.load(package).find_name(use.name)) for package in store.indexed_packages()) > 1
 
 
-def _definition_module(use: Use, releases: NameReleases) -> tuple[str, bool, bool]:
-    """Return the module that a name comes from, whether it is the provider's own, and whether it has a condition."""
+def _definition_module(use: Use, releases: NameReleases) -> tuple[str, bool]:
+    """Return the module that a name comes from, and whether it is defined under a condition."""
     version = releases.installed if releases.installed in releases.having else releases.having[-1]
     api = query.api_of(query.Release(releases.package, version))
     definition = api.find(use.module, use.name)
     if definition is None:
-        return use.module, True, False
+        return use.module, False
     is_conditional = api.facts(use.module).get(use.name, "").startswith("?")
     # A name for another package's object may be set only if that package is installed.
     value = re.match(r"value = (\w+)\.", definition.entry)
-    return (value[1], False, True) if value else (definition.module, True, is_conditional)
+    return (value[1], True) if value else (definition.module, is_conditional)
 
 
 def _advice_without_release(use: Use, releases: NameReleases, caller: str) -> str:

@@ -78,7 +78,8 @@ def command(
         raise UserError(f"{refused[0]}: {problem}")
     with progress.show_spinner("doctor"):
         if nodes:
-            return examine_nodes(nodes, python, prefix, output)
+            environment = str(prefix or (python.absolute().parent.parent if python else ""))
+            return examine_nodes(nodes, environment, output)
         root = target_env.prefix_of(python) if python else prefix
         with cpu_limit("reading the environment", _COLLECT_S):
             collected = facts.collect(root)
@@ -122,13 +123,10 @@ def print_plan(report: Report, collected: facts.Facts, output: ReportOptions) ->
     return report.exit_code(output.fail_on)
 
 
-def examine_nodes(
-    options: NodeOptions, python: Path | None, prefix: Path | None, output: ReportOptions
-) -> int:
+def examine_nodes(options: NodeOptions, environment: str, output: ReportOptions) -> int:
     """Query other machines, check and compare them, and write the report; only the terminal shows host names."""
     from diagnostics.doctor import multi_node_report, node_query  # threads, msgspec
 
-    environment = str(prefix or (python.absolute().parent.parent if python else ""))
     members, note = node_query.collect_nodes(options, environment)
     issues, compat = catalog.load(), compat_table.load()
     report_of = partial(multi_node_report.report_on_nodes, issues=issues, compat=compat, note=note)

@@ -114,7 +114,10 @@ def find_installer(environment: Environment) -> Installer:
     """Recognise the installer by a project's lock, conda's records, INSTALLER files or pyvenv.cfg; pip by default."""
     prefix = Path(environment.prefix)
     has_pip = "pip" in environment.packages
-    by_file = _count_installers(environment)
+    # The names in INSTALLER files: those of the installed frameworks, or else of all packages.
+    frameworks = [environment.packages[name] for name in PACKAGES if name in environment.packages]
+    packages = frameworks or environment.packages.values()
+    by_file = Counter(filter(None, (package.installer.lower() for package in packages)))
     marks = tuple(f"INSTALLER of {number} packages: {name}" for name, number in by_file.most_common())
     folder, name = _owning_project(prefix)
     if name:
@@ -129,13 +132,6 @@ def find_installer(environment: Environment) -> Installer:
     name = "uv" if common == "uv" or (by_uv and (not has_pip or not common)) else "pip"
     marks = ("pyvenv.cfg names uv", *marks) if by_uv else marks
     return Installer(name, marks, environment.prefix, has_pip=has_pip)
-
-
-def _count_installers(environment: Environment) -> Counter[str]:
-    """Count the names in INSTALLER files: those of the installed frameworks, or else of all packages."""
-    framework_packages = [environment.packages[name] for name in PACKAGES if name in environment.packages]
-    packages = framework_packages or environment.packages.values()
-    return Counter(filter(None, (package.installer.lower() for package in packages)))
 
 
 def _owning_project(prefix: Path) -> tuple[Path, str]:

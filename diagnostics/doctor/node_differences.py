@@ -10,7 +10,6 @@ from __future__ import annotations
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from diagnostics.doctor.checks.registry import NotApplicableError, finding
@@ -32,30 +31,9 @@ Groups = dict[str, list[Node]]
 Difference = tuple[Key, Groups]
 
 
-@dataclass(frozen=True)
-class ValueKind:
-    """A kind of compared value, such as the driver, and the finding that reports a difference.
-
-    Attributes:
-        code: Code of the finding.
-        advice: Its fix.
-        missing: The value of a node that lacks the key; empty if such a node's value is unknown.
-        source: The upstream code that refuses the difference; empty if there is none.
-    """
-
-    code: str
-    severity: Severity
-    advice: str
-    missing: str = ""
-    source: str = ""
-
-
 _TABLES = tomllib.loads(Path(__file__).with_name("node_values.toml").read_text(encoding="utf-8"))
-VALUE_KINDS = {
-    name: ValueKind(**entry | {"severity": Severity[entry["severity"].upper()]})
-    for name, entry in _TABLES["kinds"].items()
-}
-"""The kinds of compared values, in the order of the report."""
+VALUE_KINDS: dict[str, dict[str, str]] = _TABLES["kinds"]
+"""The kinds of compared values, in the order of the report, each with the finding that reports a difference."""
 
 
 def node_values(node: Node) -> Iterator[tuple[Key, str | None]]:
@@ -107,18 +85,18 @@ def differences(nodes: list[Node]) -> Iterator[Finding]:
     count = len(answered)
     among = f"{count} nodes" if count == len(nodes) else f"the {count} nodes that answered"
     values = {node.position: dict(node_values(node)) for node in answered}
-    by_finding: dict[tuple[str, Severity], list[Difference]] = defaultdict(list)
+    by_finding: dict[tuple[str, str], list[Difference]] = defaultdict(list)
     keys = {key for item in values.values() for key in item}
     for key in sorted(keys, key=lambda key: (list(VALUE_KINDS).index(key[0]), key[1])):
         kind = VALUE_KINDS[key[0]]
         groups: Groups = defaultdict(list)
         for node in answered:
             # Nodes whose value is unknown are in no group.
-            if value := values[node.position].get(key, kind.missing):
+            if value := values[node.position].get(key, kind.get("missing")):
                 groups[value].append(node)
         if len(groups) > 1:
             largest = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0].position))
-            by_finding[kind.code, kind.severity].append((key, dict(largest)))
+            by_finding[kind["code"], kind["severity"]].append((key, dict(largest)))
     for items in by_finding.values():
         yield _difference_finding(items, count, among)
 
@@ -144,9 +122,10 @@ def _difference_finding(items: list[Difference], total: int, among: str) -> Find
         for position, members in enumerate(part[0][1].values())
     ]
     rest = f" And {len(parts) - MAX_DIFFERENCES} more." if len(parts) > MAX_DIFFERENCES else ""
-    fix = Fix(tuple(Advice(text) for text in (kind.advice, kind.source) if text))
+    fix = Fix(tuple(Advice(kind[name]) for name in ("advice", "source") if name in kind))
     detail = " ".join(_sentence(part, total, among) for part in parts[:MAX_DIFFERENCES]) + rest
-    return finding(kind.code, kind.severity, evidence[:MAX_DIFFERENCES], fix, detail)
+    severity = Severity[kind["severity"].upper()]
+    return finding(kind["code"], severity, evidence[:MAX_DIFFERENCES], fix, detail)
 
 
 def _sentence(part: list[Difference], total: int, among: str) -> str:

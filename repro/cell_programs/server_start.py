@@ -141,11 +141,10 @@ def _serving(command: Sequence[str], port: int, log: Path) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.kill()  # without effect on a process that has ended
+        process.wait()
         render.print_to_stderr(log.read_text(errors="replace"))
 
 

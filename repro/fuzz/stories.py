@@ -8,7 +8,6 @@ Hypothesis.
 from __future__ import annotations
 
 import json
-import os
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from grpo_core.safe_io import write_atomically
+from grpo_core.safe_io import read_bytes, write_atomically
 from repro import judge
 from repro.registry import BrokenInvariantError
 
@@ -173,10 +172,9 @@ def load(path: Path) -> Story:
         StoryError: The file cannot be read, or contains no story.
     """
     try:
-        is_kernel_file = os.path.realpath(path).startswith(("/proc/", "/sys/"))  # it can be without an end
-        if is_kernel_file or path.stat().st_size > _LARGEST or not path.is_file():
+        if path.stat().st_size > _LARGEST:
             raise StoryError(f"{path} can't be read: expected a file of at most {_LARGEST >> 20} MiB")
-        return Story.from_json(json.loads(path.read_text(encoding="utf-8")))
+        return Story.from_json(json.loads(read_bytes(path)))
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise StoryError(f"{path} can't be read: {error}") from error
 

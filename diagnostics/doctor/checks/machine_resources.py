@@ -90,7 +90,12 @@ def disks(case: CheckInput) -> Iterator[Finding]:
         reason = _why_full(disk)
         if reason and (disk.device, reason) not in reported:
             reported.add((disk.device, reason))
-            yield _little_room(disk, reason, variable)
+            actions: list[Action] = [Run(("du", "-xh", "--max-depth=1", disk.path))]
+            actions += [SetVariables(((variable, "/a/larger/disk"),))] if variable else []
+            text = f"{disk.free_gb:.1f} GB of {disk.total_gb:.0f} GB are free ({disk.purpose}): {reason}"
+            advice = "Free space, or move the folder to a larger disk." if variable else "Free space."
+            evidence, use = [Evidence(text, disk.path)], _FOLDERS.get(disk.purpose, _UNKNOWN_FOLDER)[2]
+            yield finding("ENV003", Severity.WARNING, evidence, Fix.of(advice, *actions), use)
         silent = disk.exists and disk.free_gb is None
         if disk.purpose != "environment" and (disk.writable is False or silent):
             problem = "its file system did not answer in time" if silent else "this user cannot write to it"
@@ -116,16 +121,6 @@ def folder_variable(environment: Environment, purpose: str) -> str:
     caches = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE") if purpose == "hub cache" else ()
     chosen = (name for name in caches if environment.variables.get(name))
     return next(chosen, _FOLDERS.get(purpose, _UNKNOWN_FOLDER)[1])
-
-
-def _little_room(disk: Disk, reason: str, variable: str) -> Finding:
-    """Return ENV003 with the free space, and commands that list or move the folder."""
-    actions: list[Action] = [Run(("du", "-xh", "--max-depth=1", disk.path))]
-    actions += [SetVariables(((variable, "/a/larger/disk"),))] if variable else []
-    text = f"{disk.free_gb:.1f} GB of {disk.total_gb:.0f} GB are free ({disk.purpose}): {reason}"
-    fix = Fix.of("Free space, or move the folder to a larger disk." if variable else "Free space.", *actions)
-    use = _FOLDERS.get(disk.purpose, _UNKNOWN_FOLDER)[2]
-    return finding("ENV003", Severity.WARNING, [Evidence(text, disk.path)], fix, use)
 
 
 @check("disks")
