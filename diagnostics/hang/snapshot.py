@@ -8,6 +8,7 @@ only, because this module is sent to other hosts.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,14 +24,14 @@ TRANSFER_RATE = 1024
 """Bytes per second; a connection with more than this transfers data, and is no heartbeat."""
 LONG_SLEEP_S = 10.0
 """A thread that has slept for longer than this no longer computes, however much it ran before."""
-_LOCAL_ADDRESSES = (
-    "localhost", "127.", "0.0.0.0", "::1", "[::1]", "[::]", "::ffff:127.", "[::ffff:127.",  # noqa: S104 - compared
-)  # fmt: skip
+_LOCAL_ADDRESS = re.compile(
+    r"(localhost|0\.0\.0\.0|::|\[?(::ffff:)?127(\.\d{1,3}){3}\]?|\[?::1\]?|\[::\])(:\d{0,5})?", re.ASCII
+)
 
 
 def is_local(address: str) -> bool:
     """Return whether an address, with or without a port, means the local machine: a different one on each host."""
-    return address.startswith(_LOCAL_ADDRESSES)
+    return bool(_LOCAL_ADDRESS.fullmatch(address))
 
 
 @dataclass(frozen=True)

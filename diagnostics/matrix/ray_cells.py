@@ -27,6 +27,7 @@ from diagnostics.matrix.results import Question, ResultsGrid, make_questions, se
 from diagnostics.matrix.runner import Run
 from diagnostics.matrix.store import Store, parse_event
 from diagnostics.output.redact import truncate
+from diagnostics.safe_io import write_atomically
 
 FOLDER_VARIABLE = "GRPO_DOCTOR_NODE_FOLDER"
 # Ray repeats a task whose node or worker died.
@@ -112,7 +113,7 @@ def run_cell(
     folder = Path(os.environ.get(FOLDER_VARIABLE) or cache / socket.gethostname()).resolve() / cell
     context = Context(load_matrix(ROOT / "matrix.toml", LAYERS), Store(folder))
     with context.store.locked():
-        context.store.path.write_text("".join(f"{line}\n" for line in events), encoding="utf-8")
+        write_atomically(context.store.path, "".join(f"{line}\n" for line in events))
         questions = make_questions(context, select_cells(context.matrix, [cell], None), layers)
         grid = ResultsGrid(questions, context.store.read_events())
         Run(context, grid, fresh, name=run_name).execute(questions)

@@ -19,7 +19,7 @@ from typing import Any
 from diagnostics import safe_io
 from diagnostics.audit.recorded import run_data
 from diagnostics.logs.metrics import canonical_name, metric_rows
-from diagnostics.output.redact import truncate
+from diagnostics.output.redact import name_below, truncate
 
 MAX_STEPS = 20_000
 # Names of the number of the step.
@@ -79,7 +79,7 @@ def read_trainer_state(path: Path, unread: run_data.UnreadInputs) -> run_data.Me
     except run_data.READ_ERRORS as error:
         unread.add(path, f"{type(error).__name__}: {truncate(str(error), 200)}")
         return None
-    place, history = f"{path.parent.name}/{path.name}: log_history", document["log_history"]
+    place, history = f"{name_below(path, path.parent.parent)}: log_history", document["log_history"]
     if len(history) > MAX_STEPS:
         unread.add(path, f"log_history[{MAX_STEPS}] and all after it: more than {MAX_STEPS} steps")
     entries = enumerate(history[:MAX_STEPS])

@@ -15,7 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from diagnostics import safe_io
 from diagnostics.audit.recorded import metric_files, run_data, sample_files
@@ -30,6 +30,7 @@ from diagnostics.audit.training_curves import Curves, check_learning, check_metr
 from diagnostics.cpu_limit import CpuLimitError, cpu_limit
 from diagnostics.fixes import count_of
 from diagnostics.output import progress
+from diagnostics.output.redact import name_below
 
 _MAX_SHOWN_UNREAD = 12
 # Limit of processor time for the checks, and for each sample in addition.
@@ -110,7 +111,7 @@ def report_unread(unread: run_data.UnreadInputs) -> list[Result]:
     if not unread:
         return []
     count, (place, reason) = len(unread), unread[0]
-    need, name = "{first} as a whole: {why} ({count} in all)", PurePath(place).name
+    need, name = "{first} as a whole: {why} ({count} in all)", name_below(Path(place), Path(place).parent)
     result = skipped("files", "want_whole_files", need, decisive=True, first=name, why=reason, count=count)
     notes = (Note("unread", reason, {"why": reason}, place) for place, reason in unread[:_MAX_SHOWN_UNREAD])
     return [replace(result, evidence=tuple(notes), count=count)]

@@ -22,6 +22,7 @@ _PYSPY_THREAD = re.compile(
     r"\s{0,20}Thread (0x[0-9a-fA-F]{1,16}|\d{1,16})\s{0,4}\(([\w+ ]+)\)(?::? ?\"([^\"]*)\"?)?"
 )
 _PYSPY_FRAME = re.compile(r"\s+([^\s(][^(]{0,300}?) \((.{1,300}?)(?::(\d{1,7}))?\)\s*$")
+_PYSPY_VARIABLES = re.compile(r"(\s+)(?:Arguments|Locals):\s*$")
 # Other tools.
 _FAULTHANDLER = re.compile(
     r"\s{0,20}(?:Current thread|Thread) (0x[0-9a-fA-F]{1,16})(?: \[([^\]]{0,80})\])? \(most recent call first\)"
@@ -100,12 +101,17 @@ class StackReader:
         self._thread: _ThreadDraft | None = None
         self._after_frame = False
         self._pid = 0
+        self._variables = ""  # the blanks before py-spy's `Arguments:`; a variable has more
         for line in lines:
             self._read_line(line)
 
     def _read_line(self, line: str) -> None:
         """Read a heading, a frame, or the source line of the frame above; note a process id in other lines."""
-        if not line:
+        if self._variables and line.startswith(f"{self._variables} "):
+            return  # py-spy --locals: a variable may look like a frame
+        match = _PYSPY_VARIABLES.match(line)
+        self._variables = match[1] if match else ""
+        if not line or match:
             self._after_frame = False
             return
         if self._read_heading(line) or self._read_frame(line):

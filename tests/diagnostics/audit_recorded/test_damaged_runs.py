@@ -27,6 +27,7 @@ from diagnostics.audit.recorded import metric_files, run_audit, run_data, safete
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.recorded.run_data import MAX_TEXT, Sample, text_of
 from diagnostics.audit.results import CLEAN, NOT_DECIDED, AuditError
+from diagnostics.output.redact import redact
 from tests.diagnostics.audit_recorded import runs
 
 
@@ -127,6 +128,16 @@ def test_log_history_beyond_the_limit_is_reported_as_unread(tmp_path, monkeypatc
     (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history}))
     reasons = [reason for _, reason in run_audit.read_run(tmp_path).unread]
     assert reasons == ["log_history[9] and all after it: more than 9 steps"]
+
+
+def test_user_in_the_path_of_a_run_is_named_with_the_folder_before_it(tmp_path):
+    """The folder is what the rules of redaction know the user's name by."""
+    file = tmp_path / "home" / "adalovelace" / "trainer_state.json"
+    file.parent.mkdir(parents=True)
+    file.write_text('{"log_history": [{"step": 1, "reward": 0.5}]}')
+    series = str(metric_files.read_trainer_state(file, run_data.UnreadInputs()))
+    assert "adalovelace/trainer_state.json" in series
+    assert "adalovelace" not in redact(series)
 
 
 def test_tensors_that_share_bytes_are_refused():

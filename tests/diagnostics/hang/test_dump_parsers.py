@@ -57,6 +57,14 @@ def test_ray_stack_text_is_parsed(tmp_path):
     assert (process.pid, process.role) == (4711, "Ray actor")
 
 
+def test_local_variables_are_no_frames(tmp_path):
+    """py-spy --locals prints a tuple as `name: (value)`, which has the form of a frame."""
+    variables = '        Arguments:\n            account: ("ada", "Tulip9Kestrel")\n    '
+    text = PYSPY.replace("\n    ", f"\n    step (a.py:3)\n{variables}", 1)
+    assert "step" in str(parse_text(tmp_path, text))
+    assert "Tulip9" not in str(parse_text(tmp_path, text))
+
+
 def test_py_spy_json_is_parsed(tmp_path):
     frame = {"name": "Lock.f", "filename": "/job/a.py", "line": 3, "module": None}
     names = {"pid": 7, "thread_id": 9, "os_thread_id": 7, "thread_name": "MainThread"}
@@ -312,7 +320,9 @@ def test_bundle_is_redacted_and_keeps_both_ends_of_a_connection(tmp_path):
     )
     secret, control = "hf_" + "a" * 20, "a\x9b2J\x1b]52;c;x\x07\u202e\x85##[error]b\U000e0041"
     title = f"python /home/ada/train.py --token {secret} --host gpu-7.corp.example"
-    jobs = [Process(pid, job="gpu-node-17:29500", threads=(Thread(pid, control),)) for pid in (1, 2)]
+    jobs = [
+        Process(pid, job="localhost.gpu-node-17:29500", threads=(Thread(pid, control),)) for pid in (1, 2)
+    ]
     local = Process(3, title=title, job="localhost:1")
     bundle.save(Snapshot((*jobs, local), sockets), tmp_path / "b.json")
     text = (tmp_path / "b.json").read_text(encoding="utf-8")
