@@ -344,28 +344,26 @@ def copy_options(settings: Settings, folder: str) -> Mapping[str, Value | None]:
         folder: The folder of the copy's package.
     """
     files = (Path(folder, name) for name in ("trainer/main_ppo.py", "trainer/config", "cli/train_ppo_ray.py"))
-    if not all(is_in_project(file, f"{folder}.x") for file in files):
+    if not all(is_in_project(file, settings.place.file) for file in files):
         return {}
     if parser_of(settings.framework) == "hydra":
         name = settings.options.get("--config-name")
         config = str(name.data).removesuffix(".yaml") if name is not None and name.known else ""
         # A file that the command chooses for a part of the config is not read.
         chosen = [key for key in settings.prefixes if "." not in key or _GROUP_MARKS & set(key)]
-        return {} if chosen else composed_copy(folder, config)
+        return {} if chosen else composed_copy(folder, config, settings.place.file)
     if parser_of(settings.framework) == "argparse":
         return dict.fromkeys(read_declarations(Path(folder, "cli/train_ppo_ray.py"))[0])
     return {}
 
 
 @cache
-def composed_copy(folder: str, config: str) -> Mapping[str, Value | None]:
+def composed_copy(folder: str, config: str, script: str) -> Mapping[str, Value | None]:
     """Return the options of a copy of verl in one of its configs; if `config` is empty, in that of its main program."""
-    main = Path(folder, "trainer/main_ppo.py")
+    main, configs = Path(folder, "trainer/main_ppo.py"), Path(folder, "trainer/config")
     text = safe_io.read_text(main, 1_000_000) if main.is_file() else ""
     default = re.search(r"""hydra\.main\([^)]{0,300}config_name\s*=\s*["'](\w+)""", text)
-    return (
-        hydra.ComposedConfig(Path(folder, "trainer/config"), config or default[1]).options if default else {}
-    )
+    return hydra.ComposedConfig(configs, config or default[1], script).options if default else {}
 
 
 def is_indexed_release(package: str, release: Version | None) -> bool:

@@ -82,7 +82,7 @@ def _read_folder(folder: Path) -> Project:
     project = Project()
     _add_copies(folder, project)
     for path in _requirement_files(folder):
-        _add_requirements(path, project)
+        _add_requirements(path, folder, project)
     return project
 
 
@@ -117,16 +117,15 @@ def is_in_project(path: Path, file: str) -> bool:
     """Return whether a file, after links are resolved, is in the project of another file.
 
     The project is the folder with `.git`, or else the nearest one with a project or requirements file. Without them it
-    is the other file's own folder, without its subfolders if that is a home folder, `/` or `/tmp`.
+    is the other file's own folder, without its subfolders if that is a home folder, `/` or `/tmp`. A folder with `.git`
+    inside of it is another project.
     """
-    folder = real_folder(file)
-    try:
-        resolved = path.resolve()
-    except (OSError, RuntimeError):  # RuntimeError: a loop of links, before Python 3.13
-        return False
+    folder, resolved = real_folder(file), Path(os.path.realpath(path))
     if _is_top(folder):
         return resolved.parent == folder
-    return resolved.is_relative_to(_project_root(folder) or folder)
+    root = _project_root(folder) or folder
+    inner = resolved.parents[: len(resolved.parents) - len(root.parents) - 1]
+    return resolved.is_relative_to(root) and not any((above / ".git").exists() for above in inner)
 
 
 def is_in_working_project(file: str) -> bool:
@@ -142,15 +141,14 @@ def _requirement_files(folder: Path) -> list[Path]:
     except OSError:
         return []
     matching = [path for path in listing if _REQUIREMENT_FILE.match(path.name)][:_MAX_FILES]
-    locks = [folder / name for name in ("uv.lock", "poetry.lock")]
-    projects = [folder / name for name in _PROJECT_FILES]
-    return [path for path in (*locks, *matching, *projects) if path.is_file()]
+    named = [folder / name for name in ("uv.lock", "poetry.lock", *_PROJECT_FILES)]
+    return [path for path in (*named[:2], *matching, *named[2:]) if path.is_file()]
 
 
-def _read_text(path: Path) -> str:
-    """Return the text of a file of at most 1 MB; empty if it cannot be read, or is a link out of the project."""
+def _read_text(path: Path, folder: Path) -> str:
+    """Return the text of a file of at most 1 MB; empty if it cannot be read, or is outside of a folder's project."""
     try:
-        return safe_io.read_text(path, _MAX_BYTES) if is_in_project(path, f"{path.parent}/any name") else ""
+        return safe_io.read_text(path, _MAX_BYTES) if is_in_project(path, f"{folder}/any name") else ""
     except (OSError, ValueError):
         return ""
 
@@ -164,14 +162,14 @@ def _add_copies(folder: Path, project: Project) -> None:
                 continue
             if marks.excludes and (base / marks.excludes).is_file():
                 continue
-            matches = (_VERSION.search(_read_text(base / file)) for file in marks.version_files)
+            matches = (_VERSION.search(_read_text(base / file, folder)) for file in marks.version_files)
             release = next((parse_version(match[1]) for match in matches if match), None)
             project.copies[name] = (release, str(base / marks.contains.split("/", maxsplit=1)[0]))
 
 
-def _add_requirements(path: Path, project: Project) -> None:
+def _add_requirements(path: Path, folder: Path, project: Project) -> None:
     """Add the pinned releases in a file; those that an earlier file pins stay."""
-    text = _read_text(path)
+    text = _read_text(path, folder)
     if not any(name in text.lower() for name in _NAMES):
         return
     pins = _LOCKED.findall(text) if path.name.endswith(".lock") else []

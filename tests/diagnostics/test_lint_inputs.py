@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.findings import INCOMPLETE, Severity
-from diagnostics.lint import option_index
+from diagnostics.lint import option_index, project_requirements
 from diagnostics.lint.readers import hydra
 from diagnostics.lint.readers.structured import UnreadableError
 from diagnostics.lint.settings_reader import read_file, read_text
@@ -309,6 +309,7 @@ CONFIG = {
     "actor/actor.yaml": "lr: 1\n",
     "actor/dp_actor.yaml": "defaults:\n  - ../optim@optim: dp\n  - actor\n  - _self_\nfsdp: 1\n",
     "optim/dp.yaml": "betas: 1\n",
+    "../../version/version": "0.5.0\n",
 }
 COMPOSED_OPTIONS = {
     "engine", "worker", "worker.actor", "worker.actor.lr", "trainer", "trainer.nnodes", "trainer.val_only",
@@ -340,19 +341,28 @@ def errors_with_overrides(folder, overrides):
 def test_hydra_config_is_composed_of_its_group_files(verl_checkout):
     """The options are those of the config and its groups; without one group's file there are no options."""
     config = verl_checkout / "verl" / "trainer" / "config"
-    assert set(hydra.ComposedConfig(config, "ppo_trainer").options) == COMPOSED_OPTIONS
+    script = str(verl_checkout / "run.sh")
+    assert set(hydra.ComposedConfig(config, "ppo_trainer", script).options) == COMPOSED_OPTIONS
     (config / "engine" / "dp.yaml").unlink()
-    assert hydra.ComposedConfig(config, "ppo_trainer").options == {}
+    assert hydra.ComposedConfig(config, "ppo_trainer", script).options == {}
 
 
-def test_linked_config_of_a_copy_is_not_read(verl_checkout, tmp_path_factory):
-    """The names of options in a folder out of the project are not in the report."""
-    config, private = verl_checkout / "verl" / "trainer" / "config", tmp_path_factory.mktemp("private") / "a"
+@pytest.mark.parametrize("linked", ["src/verl/trainer/config", "src/verl", "src"])
+def test_linked_config_of_a_copy_is_not_read(verl_checkout, tmp_path_factory, linked):
+    """The names of options in a folder out of the project, and its release, are not in the report."""
+    (verl_checkout / "src").mkdir()
+    (verl_checkout / "verl").rename(verl_checkout / "src/verl")
+    config, private = verl_checkout / linked, tmp_path_factory.mktemp("private") / "a"
     assert errors_with_overrides(verl_checkout, "trainer.val_onl=1")
     config.rename(private)
     config.symlink_to(private)
+    project_requirements._read_folder.cache_clear()
+    project_requirements.read_project.cache_clear()
     option_index.composed_copy.cache_clear()
     assert not errors_with_overrides(verl_checkout, "trainer.val_onl=1")
+    assert lint(verl_checkout / "run.sh").subject["packages"] == (
+        {"verl": "0.5.0"} if "config" in linked else {}
+    )
 
 
 @each_case(CASES["overrides"])
@@ -484,7 +494,8 @@ def test_hostile_python_takes_bounded_time_and_memory(tmp_path, statement):
 
 
 @pytest.mark.parametrize(
-    "named", ["link", "absolute", "../", "../ without .git", "working folder", "working folder by .."]
+    "named",
+    ["link", "absolute", "../", "../ without .git", "working", "working by ..", "in home", "nested"],
 )
 @pytest.mark.parametrize(
     "script",
@@ -493,6 +504,7 @@ def test_hostile_python_takes_bounded_time_and_memory(tmp_path, statement):
         "trl grpo --config {}.yaml --output_dir x\n",
         "python {}.py --num_generations 8\n",
         VERL_RUN.replace("job", "{}").strip() + " trainer.nnodes='${{note}}'\n",
+        VERL_RUN.replace("job", "list").strip() + " trainer.nnodes='${{note}}'\n",
     ],
 )
 def test_script_reads_no_file_outside_of_its_project(tmp_path, monkeypatch, run_command, named, script):
@@ -512,9 +524,15 @@ def test_script_reads_no_file_outside_of_its_project(tmp_path, monkeypatch, run_
         (repository / f"env.{suffix}").symlink_to(tmp_path / f"secrets.{suffix}")
         (repository / f"own.{suffix}").write_text(f"{text}\n")
     names = {"link": "env", "absolute": tmp_path / "secrets", "../": "../secrets", "working": "own"}
-    folder = Path({"working folder": tmp_path / "dl", "working folder by ..": "../dl"}.get(named, repository))
+    name = names.get(named.split()[0], "repo/own")
+    folders = {"link": "repo", "absolute": "repo", "../": "repo", "../ without .git": "repo", "in home": "."}
+    folder = Path("../dl" if named == "working by .." else tmp_path / folders.get(named, "dl"))
     folder.mkdir(exist_ok=True)
-    (folder / "run.sh").write_text(script.format(names[named.split()[0]]))
+    if name == "repo/own":
+        monkeypatch.setenv("HOME", str(tmp_path if named == "in home" else repository))
+        monkeypatch.chdir(tmp_path)
+    (folder / "list.yaml").write_text(f"defaults:\n  - {name}\n")
+    (folder / "run.sh").write_text(script.format(name))
     result = run_command("lint", folder / "run.sh", "--trl", "1.16.0", "--format", "json")
     assert result.code == INCOMPLETE
     assert "correct" not in result.out

@@ -18,6 +18,7 @@ from typing import Any
 from diagnostics import safe_io
 from diagnostics.findings import NotChecked
 from diagnostics.lint.project_files import find_above, find_named
+from diagnostics.lint.project_requirements import is_in_project
 from diagnostics.lint.readers.structured import MAX_BYTES, MAX_DEPTH, UnreadableError, flatten, parse_yaml
 from diagnostics.lint.values import UNKNOWN, Settings, Value
 
@@ -56,8 +57,10 @@ def compose_config(settings: Settings, *, required: bool) -> None:
             entry = NotChecked(what, reason, "lint it where that file is", str(place.place))
             settings.not_checked.append(entry)
         return
-    status = file.stat()
-    config = _compose_cached(file.parent, stem, status.st_mtime_ns, status.st_size)
+    status, script = file.stat(), settings.place.file
+    # A config outside of the script's project is in that of the working folder.
+    border = script if is_in_project(file, script) else "any name"
+    config = _compose_cached(file.parent, stem, border, status.st_mtime_ns, status.st_size)
     removed = {key for key, prefix in settings.prefixes.items() if prefix == "~"}
     for key, value in config.values.items():
         if key not in removed and not key.startswith(tuple(f"{name}." for name in removed)):
@@ -76,25 +79,25 @@ def uses_shipped_config(settings: Settings) -> bool:
 
 
 @lru_cache(maxsize=100)
-def _compose_cached(folder: Path, name: str, _modified: int, _size: int) -> ComposedConfig:
+def _compose_cached(folder: Path, name: str, script: str, _modified: int, _size: int) -> ComposedConfig:
     """Return a composed config; many runs may name the same one."""
-    return ComposedConfig(folder, name)
+    return ComposedConfig(folder, name, script)
 
 
 class ComposedConfig:
-    """A config composed of a file and the files in its defaults list.
+    """A config composed of a file and the files in its defaults list that are in the project of `script`.
 
     Attributes:
         values: The values by dotted key; a file takes precedence over the files that it names.
         missing: Files of the list that were not read, or whose own list was not followed, each with the reason.
     """
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, script: str) -> None:
         self.values: dict[str, Value] = {}
         self.missing: dict[str, str] = {}
         self._file_count = self._bytes = 0
         self._files: dict[Path, tuple[str, list[Any]]] = {}
-        self._folder = folder
+        self._folder, self._script = folder, script
         self._add_file(name, "", 0)
 
     @cached_property
@@ -110,14 +113,16 @@ class ComposedConfig:
         """Return the text and the documents of a file, which is parsed once however often it is named.
 
         Raises:
-            UnreadableError: The file is not YAML, or the config exceeds its limits with this file.
+            UnreadableError: The file is not YAML or in another project, or the config exceeds its limits with it.
         """
+        if not is_in_project(path, self._script):
+            raise UnreadableError(_NOT_FOUND)
         self._file_count += 1
         self._bytes += path.stat().st_size
         if self._bytes > _MAX_BYTES or self._file_count > _MAX_FILES:
             raise UnreadableError(_TOO_LARGE)
         if path not in self._files:
-            text = safe_io.read_text(path, MAX_BYTES, inside=self._folder)
+            text = safe_io.read_text(path, MAX_BYTES)
             self._files[path] = text, parse_yaml(text, str(path))
         return self._files[path]
 
