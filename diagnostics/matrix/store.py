@@ -166,8 +166,11 @@ class Store:
         """
         with _reported_as_store_error(self.folder, "used as a store"):
             self.folder.mkdir(parents=True, exist_ok=True)
-            if (owner := self.folder.stat().st_uid) not in {0, os.geteuid()}:
-                raise PermissionError(0, f"it belongs to user {owner}, and a run executes its environments")
+            owners = {self.folder.stat().st_uid, self.folder.lstat().st_uid}  # of a link, too
+            if others := owners - {0, os.geteuid()}:
+                raise PermissionError(
+                    0, f"it belongs to user {others.pop()}, and a run executes its environments"
+                )
             file = _open_no_link(self.folder / "lock", os.O_APPEND | os.O_CREAT)
         with file as lock:
             try:

@@ -112,7 +112,7 @@ class Answer(Struct, frozen=True):
         return {name: version for kind, name, version in self.facts if kind == "package"}
 
     def change_texts(self, change: Callable[[str], str]) -> Answer:
-        """Return the answer with a function applied to its texts, except codes and the log's path."""
+        """Return the answer with a function applied to its texts, except codes."""
         return msgspec.structs.replace(
             self,
             summary=change(self.summary),
@@ -121,6 +121,7 @@ class Answer(Struct, frozen=True):
             details=tuple(map(change, self.details)),
             ran_with=tuple((change(name), change(text)) for name, text in self.ran_with),
             excerpt=change(self.excerpt),
+            log=change(self.log),
         )
 
 

@@ -36,6 +36,7 @@ def grid(tmp_path, kit):
     add("1.0", "scheduler", Outcome.FAIL, "SCH001 at a.py:1", codes=("SCH001",))
     add("2.0", "resolve", Outcome.TIMEOUT, "no answer within 1 s")
     hostile = {"details": (HOSTILE,), "excerpt": HOSTILE, "ran_with": ((HOSTILE, HOSTILE),)}
+    hostile["log"] = "logs/hf_abcdefghijklmnopqrstuvwxyz0123456789/a.log"
     add("2.0", "install", Outcome.FAIL, HOSTILE, **hostile)
     return ResultsGrid(questions, events)
 
