@@ -263,6 +263,12 @@ def check_tokenizer(folder: Path) -> None:
     for name in ("config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
         if (path := folder / name).exists():
             _check_settings(path)
+            # transformers takes any setting from this file after it has set the others.
+            keys = read_json_object(path) if name.startswith("special") else ()
+            if others := [key for key in keys if not key.endswith(("_token", "_tokens"))]:
+                raise AuditError(
+                    f"{path}: {truncate(others[0], 80)}: refused, because it is no special token"
+                )
 
 
 def _import_transformers() -> Any:

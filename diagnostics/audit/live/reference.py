@@ -23,7 +23,7 @@ from typing import Any
 from diagnostics.audit import checkpoint_validation
 from diagnostics.audit.checkpoint_validation import is_file
 from diagnostics.audit.results import AuditError
-from diagnostics.output.redact import mask, truncate
+from diagnostics.output.redact import mask, name_below, truncate
 
 Sequences = Sequence[Sequence[int]]
 DTYPES = ("float32", "bfloat16", "float16")
@@ -110,7 +110,7 @@ class Reference:
         Raises:
             AuditError: The folder has no usable weights.
         """
-        self.folder, self.name = folder, folder.name
+        self.folder, self.name = folder, name_below(folder, folder.parent)
         self.step = step_of(folder)
         self._adapter = Adapter(folder) if is_adapter(folder) else None
         self.weights_folder = self._adapter.base if self._adapter else folder

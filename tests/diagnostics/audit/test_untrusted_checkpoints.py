@@ -256,6 +256,9 @@ def test_tokenizer_setting_that_names_a_file_elsewhere_is_refused(name, tiny, tm
             Tokenizer(path.parent)
     path.write_text(json.dumps({"name_or_path": str(tmp_path), "tokenizer_class": "PreTrainedTokenizerFast"}))
     assert Tokenizer(path.parent)
+    path.rename(path.with_name("special_tokens_map.json"))
+    with pytest.raises(AuditError, match="no special token"):
+        Tokenizer(path.parent)
 
 
 def with_parts(tiny, folder, parts):
