@@ -29,6 +29,11 @@ class Caller:
     versions: tuple[str, ...]
     verb: str = "is known to use"
 
+    @property
+    def span(self) -> str:
+        """The first and the last release that use the name."""
+        return " to ".join(dict.fromkeys((self.versions[0], self.versions[-1])))
+
     def change(self, installed: Mapping[str, str], caller: str, direction: str) -> str:
         """Return a requirement on the package so that it does not use the name; '' if none is known or needed.
 

@@ -108,10 +108,7 @@ class Explanation:
     @property
     def sentences(self) -> str:
         """The headline, and sentences on up to 3 packages that use the name or register the model type."""
-        callers = (
-            f"{item.package} {item.versions[0]} to {item.versions[-1]} {item.verb} it ({item.location})."
-            for item in self.callers[:_CALLERS]
-        )
+        callers = (f"{it.package} {it.span} {it.verb} it ({it.location})." for it in self.callers[:_CALLERS])
         return " ".join([self.headline, *callers])
 
     def without_changes(self, headline: str, advice: str) -> Explanation:
@@ -395,7 +392,8 @@ def _calling_sentence(
     recorded = next((item for item in callers if item.package == caller), None)
     if recorded is None:
         return f"{caller} uses this name." if caller and not code else ""
-    return f"{caller} uses this name {describe_spans(recorded.versions, store.load(caller).releases)}."
+    verb = "uses this name" if recorded.verb == Caller.verb else f"{recorded.verb} it"
+    return f"{caller} {verb} {describe_spans(recorded.versions, store.load(caller).releases)}."
 
 
 def _of_other_code(explanation: Explanation, statement: str, use: Use, message: str) -> Explanation | None:
@@ -509,8 +507,8 @@ def _advice_without_release(use: Use, releases: NameReleases, caller: str) -> st
     if use.kind == "name" and caller == provider:
         return f"Update the checkout of {provider}, or remove that line."
     if use.kind == "name":
-        older = f"one before {oldest}, which may be newer than the one in use" if is_open else "an older one"
-        return ADVICE["without_release"].format(provider=provider, older=older, module=use.module)
+        older = f"one before {oldest}" + ", which may be newer than the one in use" * is_open
+        return ADVICE["without_release"].format(provider=provider, older=older)
     older = f" If a {provider} before {oldest} is in use and has it in neither, take a newer one."
     advice = _advice_on_config(use, releases)
     return f"{advice}{older}" if advice and is_open else advice

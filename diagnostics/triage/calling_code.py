@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from pathlib import PurePath
 
 from diagnostics.api_index import query, store
@@ -18,7 +17,7 @@ from diagnostics.api_index.packages import CALLERS
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import Traceback, short_path
 from diagnostics.output.redact import redact_path, truncate
-from diagnostics.triage.line_patterns import written_versions
+from diagnostics.triage.line_patterns import join_releases, written_versions
 from diagnostics.triage.log_facts import MAX_TEXT, Hit, LogFacts
 
 Frames = Sequence[tuple[str, str]]
@@ -89,8 +88,7 @@ def describe_caller(
     frame of a traceback without its end, the nearest file or module that a line names, or a program. Without
     `is_direct` the provider's own code may be the user, as of an attribute, so only the last frame is considered.
     """
-    texts = [parse_line(raw).text for raw in log.lines_from(1, _MAX_LINES)]
-    texts += [f"{text} {release}" for text, release in pairwise(texts) if text.endswith("version")]
+    texts = join_releases([parse_line(raw).text for raw in log.lines_from(1, _MAX_LINES)])
     for path, function in list(reversed(frames))[: None if is_direct else 1]:
         if not _WRAPPER.fullmatch(function) and (text := _describe_file(path, provider, installed, texts)):
             imported = _IMPORT.match(hit.traceback.source) if hit.traceback else None

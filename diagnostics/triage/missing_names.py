@@ -26,8 +26,8 @@ from diagnostics.fixes import Fix, Install, Run
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import exception_of
 from diagnostics.output.redact import truncate
+from diagnostics.triage import line_patterns
 from diagnostics.triage.calling_code import Frames, describe_caller, frames_of, package_of, without_wrappers
-from diagnostics.triage.line_patterns import installed_versions, pattern_of, written_versions
 from diagnostics.triage.log_facts import MAX_TEXT, Hit, LogFacts
 from diagnostics.triage.verdict import Diagnosis
 
@@ -40,13 +40,15 @@ _MAX_LINES, _MAX_WRAPPED, _SEARCHED_LINES = 20, 3, 2000
 _NO_CLASS = re.compile(r"(?:(?<![\w.])__init__\(\) got an u|\bU)nexpected keyword argument ('\w+'.*)")
 _IMPORTED_FROM = re.compile(r"' \((?P<folder>/.{1,400}/)(?P<module>\w+)/__init__\.py\)")
 # Parts of messages that a person reports in a sentence.
-_MESSAGE = re.compile(
-    r"(?i:cannot) import name '\w+' from '|'\w+\.[\w.]+' has no attribute '\w|No module named '\w+\.|ServerArgs\.__init"
-)
+_MESSAGE = re.compile(line_patterns.MISSING_NAME)
 # Python's form of a warning whose message goes on in the next line.
 _WARNING = re.compile(r":\d+: \w*Warning: [^\n]*:(?: \[repeated [^\n]*)?\Z")
 _PASTED_LINES = 100
+# The end of a line may be cut off, inside the module.
+_CUT_MODULE, _FROM = re.compile(r"import name '\w+' from '([\w.]+)$"), re.compile(r"\s*from ([\w.]+) import ")
 _CONSTRUCTED = re.compile(r"\b([A-Z]\w*)\(")
+# A call with an argument whose name is to be filled in.
+_CALL_WITH = r"\b([A-Z]\w{{0,80}})\((?:[^()]|\([^()]{{0,80}}\)){{0,400}}?\b{}="
 
 
 def explain_missing_names(
@@ -109,8 +111,12 @@ def _with_both(first: Explanation, second: Explanation) -> Explanation:
     """Return an explanation that offers only releases with a second missing name, too; the same if none has both."""
     having = tuple(item for item in first.releases.having if item in second.releases.having)
     releases = replace(first.releases, having=having)
-    if having in {(), first.releases.having} or not first.changes:
+    if having == first.releases.having or not first.changes or second.subject == first.subject:
         return first
+    if not having:
+        advice = ADVICE["no_common"].format(releases.package)
+        headline = f"{first.headline} {second.releases.statement(second.subject)} {advice}"
+        return first.without_changes(headline, advice)
     both = ADVICE["both"].format(releases.package, describe_spans(having, releases.indexed), having[-1])
     headline = f"{first.headline} {second.releases.statement(second.subject)} {both}"
     return replace(first, releases=releases, headline=headline, changes=releases.side_and_ranges[1])
@@ -134,7 +140,10 @@ def _with_fitting_changes(
     specifiers = [item.specifier for item in required if item.name == explanation.provider]
     bounds = [str(one) for specifier in specifiers for one in specifier if one.operator in {"<", "<=", "=="}]
     if changes or not explanation.changes or not bounds:
-        return replace(explanation, changes=changes)
+        is_narrower = any(" with " not in item for item in {*changes} - {*explanation.changes})
+        further = ADVICE["further"] * (not explanation.code)
+        narrowed = ADVICE["narrowed"].format(" or ".join(changes), further) * is_narrower
+        return replace(explanation, changes=changes, headline=explanation.headline + narrowed)
     advice = ADVICE["refused"].format(explanation.changes[0], REFUSED, explanation.provider, bounds[0])
     return replace(explanation, changes=(), headline=f"{explanation.headline} {advice}", advice=advice)
 
@@ -160,7 +169,8 @@ class LoggedReleases(Mapping[str, str]):
 
     @cached_property
     def _lines(self) -> list[str]:
-        return [parse_line(raw).text for log in self._logs for raw in log.lines_from(1, _SEARCHED_LINES)]
+        lines = (map(parse_line, log.lines_from(1, _SEARCHED_LINES)) for log in self._logs)
+        return [text for log in lines for text in line_patterns.join_releases([line.text for line in log])]
 
     @cached_property
     def _searched_releases(self) -> dict[str, str]:
@@ -170,8 +180,10 @@ class LoggedReleases(Mapping[str, str]):
     @cached_property
     def _listed_releases(self) -> dict[str, str]:
         """Release by package, from lines that list installed packages; the first line about a package counts."""
-        names = pattern_of(store.indexed_packages())
-        return dict(reversed([item for line in self._lines for item in installed_versions(line, names)]))
+        names = line_patterns.pattern_of(store.indexed_packages())
+        return dict(
+            reversed([item for line in self._lines for item in line_patterns.installed_versions(line, names)])
+        )
 
     @cached_property
     def bounds(self) -> dict[str, str]:
@@ -189,8 +201,8 @@ class LoggedReleases(Mapping[str, str]):
     @cached_property
     def _named_releases(self) -> list[tuple[str, str, bool]]:
         """(package, release, whether it is a lower bound) for the releases that sentences name."""
-        names = pattern_of(store.indexed_packages())
-        return [item for line in self._lines for item in written_versions(line, names)]
+        names = line_patterns.pattern_of(store.indexed_packages())
+        return [item for line in self._lines for item in line_patterns.written_versions(line, names)]
 
 
 def _missing_name_lines(log: LogFacts) -> Iterator[Hit]:
@@ -213,16 +225,7 @@ def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Exp
     """
     message, end = _message(hit), hit.traceback.end if hit.traceback else hit.line
     source = hit.traceback.source if hit.traceback else "".join(log.lines_from(end - 1, 1)) if end > 1 else ""
-    if (match := _NO_CLASS.search(message)) and len(classes := set(_CONSTRUCTED.findall(source))) == 1:
-        message = f"{message[: match.start()]}{classes.pop()}() got an unexpected keyword argument {match[1]}"
-    whole = re.match(r"\s*from ([\w.]+) import ", source)
-    # The end of the line may be cut off, inside the module.
-    if (
-        (cut := re.search(r"import name '\w+' from '([\w.]+)$", message))
-        and whole
-        and whole[1].startswith(cut[1])
-    ):
-        message = f"{message[: cut.start(1)]}{whole[1]}'"
+    message = _complete_message(message, source, log)
     wrapped = [parse_line(line).text for line in log.lines_from(end + 1, _MAX_WRAPPED)]
     wrapped = list(takewhile(str.strip, wrapped))
     file = frames[-1][0] if frames else ""
@@ -254,6 +257,19 @@ def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Exp
         hints += [package for package, versions in users.items() if facts.installed.get(package) in versions]
     called = next((hint for hint in hints if hint in users and hint != explanation.provider), "")
     return explain_missing(message, replace(facts, caller=called)) if called else explanation
+
+
+def _complete_message(message: str, source: str, log: LogFacts) -> str:
+    """Return a message with the called class, or with a module that is cut off, if the log shows it; `source` calls."""
+    if match := _NO_CLASS.search(message):
+        text = "\n".join(log.lines_from(1, _SEARCHED_LINES))
+        calls = _CONSTRUCTED.findall(source), re.findall(_CALL_WITH.format(match[1].split("'")[1]), text)
+        if owner := next((names.pop() for names in map(set, calls) if len(names) == 1), ""):
+            return f"{message[: match.start()]}{owner}() got an unexpected keyword argument {match[1]}"
+    whole, cut = _FROM.match(source), _CUT_MODULE.search(message)
+    return (
+        f"{message[: cut.start(1)]}{whole[1]}'" if cut and whole and whole[1].startswith(cut[1]) else message
+    )
 
 
 def _message(hit: Hit) -> str:
@@ -300,6 +316,9 @@ def _is_written_in(hit: Hit, message: str) -> bool:
 def _finding(explanation: Explanation, hit: Hit) -> Finding:
     """Return the explanation as a finding, with its uses as evidence and a certainty by what is known."""
     certainty = Certainty.HYPOTHESIS if explanation.is_uncertain else Certainty.SUPPORTED
+    is_guess = explanation.code.startswith("Probably")
+    if explanation.direction and explanation.releases.installed and not is_guess:
+        certainty = Certainty.ESTABLISHED
     # Without a file that uses the name, the indexed packages that use it are likely.
     is_known = explanation.caller or explanation.is_open or explanation.is_use_shown
     title = explanation.headline if is_known else explanation.sentences
@@ -313,7 +332,7 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
         _CODE,
         title,
         Severity.WARNING if is_check else Severity.ERROR,
-        Certainty.ESTABLISHED if explanation.direction and explanation.releases.installed else certainty,
+        certainty,
         "static" if explanation.is_decided else "declared",
         explanation.sentences,
         tuple(evidence),
@@ -337,7 +356,7 @@ def _fix(explanation: Explanation) -> Fix:
     if explanation.override:
         text += f"; or let {explanation.override} accept what {provider} passes"
     elif module:
-        text += f"; if it is newer, python -c 'import {module}' shows the first error"
+        text += f"; if a newer {provider} is in use, python -c 'import {module}' shows the first error"
     elif len(of_provider) == len(explanation.changes) and caller != provider:
         side = {"too new": "a newer", "too old": "an older"}.get(explanation.direction, "another")
         text += f"; or take {side} release of {caller or 'the calling code'}"

@@ -98,11 +98,7 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
             last = fallback.last[-1] if fallback.last else None
             bar = fallback.open_bar
             progress = f"the run is at {bar.position} of {bar.total} [{bar.hit.location}]; " if bar else ""
-            text = (
-                f"no line reports the end; {progress}last line: {cut_text(last.quoted)}"
-                if last
-                else "no line"
-            )
+            text = f"{progress}last line: {cut_text(last.quoted)}" if last else "no line"
             place = last.location if last else ""
             yield NotChecked("how the run ended", text, _TABLE["advice"]["no_end"], place)
 
@@ -240,7 +236,7 @@ def _detail(candidate: Candidate, verdict: Diagnosis) -> str:
     """Return cause, role, releases, trigger, first line and consequences of a candidate as one text."""
     sentences = [candidate.issue.cause]
     if candidate.role != "root":
-        sentences.insert(0, "This is a consequence; the root cause is not in these logs.")
+        sentences.insert(0, "This is a consequence; triage did not find the root cause.")
     # A broad line is a hypothesis in every release.
     if candidate.certainty == "hypothesis" and not candidate.broad:
         releases = ", ".join(map(" ".join, candidate.releases))
@@ -328,4 +324,7 @@ def _print_check(console: Console, check: CheckResult) -> None:
     elif check.outcome == "ignored":
         print_text(console, f"ignored {check.reason}", "dim")
     for missing in check.not_judged:
-        print_text(console, f"not checked: {missing.text}", "yellow")
+        where = f" [{missing.place}]" if missing.place else ""
+        print_text(console, f"not checked: {missing.what} ({missing.why}){where}", "yellow")
+        if missing.remedy:
+            print_text(console, missing.remedy, "yellow", indent=2)

@@ -25,7 +25,7 @@ from diagnostics.frameworks import PACKAGES
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import Traceback
 from diagnostics.triage.calling_code import frames_of, package_of
-from diagnostics.triage.line_patterns import pattern_of
+from diagnostics.triage.line_patterns import fill_pattern, pattern_of
 from diagnostics.triage.log_facts import LogFacts
 from diagnostics.triage.missing_names import LoggedReleases
 from diagnostics.triage.verdict import Diagnosis
@@ -53,10 +53,8 @@ _DEMAND, _FOUND = re.compile(_TABLE["demand"]), re.compile(_TABLE["found"])
 
 def _compile(pattern: str) -> re.Pattern[str]:
     """Compile a pattern of the TOML file."""
-    forms = {"{NAME}": _NAME, "{RANGE}": _RANGE, "{REQUIREMENT}": _REQUIREMENT, "{PACKAGE}": _PACKAGE}
-    for name, form in forms.items():
-        pattern = pattern.replace(name, form)
-    return re.compile(pattern)
+    forms = {"NAME": _NAME, "RANGE": _RANGE, "REQUIREMENT": _REQUIREMENT, "PACKAGE": _PACKAGE}
+    return re.compile(fill_pattern(pattern, forms))
 
 
 _UV, _UV_MISSING, *_PATTERNS = map(_compile, (_TABLE["uv"], _TABLE["uv_missing"], *_TABLE["lines"]))
@@ -102,6 +100,7 @@ class StatedRequirement:
         user = self.user or ("the program" if self.is_raised else "the command")
         text = f"{user} requires {self.name}{self.specifier}"
         if self.offered:
+            text = text if self.user else f"{self.name}{self.specifier} is required"
             return f"{text}, but {self.offered}"
         return f"{text}, found {self.found}" if self.found else text
 
@@ -205,9 +204,10 @@ def _without_distribution(item: StatedRequirement) -> str:
     change = f"take another release of {user}{f', such as {other_release}' if other_release else ''}."
     if not item.offered.startswith("pip"):
         return change.capitalize()
-    return (
-        f"Use a Python version and a platform for which {item.name}{item.specifier} has a file, or {change}"
-    )
+    other = f"Use a Python version and a platform for which {item.name}{item.specifier} has a file"
+    if ".dev" in str(item.specifier):
+        other = "Add the package index of this development build (pip --extra-index-url)"
+    return f"{other}, or {change}"
 
 
 def _other_release(item: StatedRequirement, versions: list[str]) -> str:
@@ -240,8 +240,8 @@ def _is_of_stack(requirement: StatedRequirement) -> bool:
 
 def _requires(user: str, name: str) -> bool:
     """Return whether the newest release of a package requires another one."""
-    newest = query.Release(user, query.find_releases(user, "")[0])
-    return bool(query.requirements_of(newest).get(canonicalize_name(name)))
+    releases = (query.Release(user, version) for version in query.find_releases(user, "")[:1])
+    return any(query.requirements_of(newest).get(canonicalize_name(name)) for newest in releases)
 
 
 def _solve(requirements: list[StatedRequirement], max_checks: int) -> tuple[str | None, int]:
@@ -299,6 +299,8 @@ def _read_requirements(log: LogFacts, installed: Mapping[str, str]) -> Iterator[
                 user = _raising_package(failures.get(number), log)
             specifier = parse_specifier(groups["range"].strip(" ,").replace(" and ", ","))
             name, release = canonicalize_name(groups.get("name", "python")), groups.get("found") or ""
+            if not user and ".dev" in groups["range"]:  # no user types such a build
+                user = next((it for it in installed if _requires(it, name)), "")
             offered = _describe_offered(groups, (groups.get("name"), groups["range"]) in missing)
             if specifier is not None and not in_range(release, specifier):
                 raised = number in failures or "demand" in groups
