@@ -26,8 +26,8 @@ def fitting_changes(
 ) -> tuple[str, ...]:
     """Return the changes, narrowed to releases that fit the installed ones.
 
-    If none fits, return the first change with the packages that must change, too, as in `trl>=0.19.0 with a peft that
-    fits it`; nothing if no such package is known.
+    If none fits, return the first change with the packages that must change, too, as in `trl>=0.19.0 with another peft
+    that fits`; nothing if no such package is known.
 
     Args:
         changes: Requirements, each of which is sufficient, such as `trl>=0.16.0`.
@@ -95,7 +95,7 @@ class FitCheck:
     def with_other_packages(self) -> str:
         """Return the requirement with the packages that contradict its nearest release; '' if there are none."""
         nearest = self._newest_first[-1 if ">" in self._change else 0 :][:1]
-        problems = [f"a {name} that fits it" for name in self._problems(nearest[0])] if nearest else []
+        problems = [f"another {name} that fits" for name in self._problems(nearest[0])] if nearest else []
         return f"{self._change} with {' and '.join(problems)}" if problems else ""
 
     def _problems(self, version: str) -> list[str]:

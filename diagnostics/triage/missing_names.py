@@ -193,7 +193,7 @@ class LoggedReleases(Mapping[str, str]):
     @cached_property
     def written(self) -> dict[str, str]:
         """Release by package that only a sentence names, if it is one release; it need not be the one in use."""
-        stated = {(name, release) for name, release, is_bound in self._named_releases if not is_bound}
+        stated = dict.fromkeys(item[:2] for item in self._named_releases if not item[2])
         count = Counter(name for name, _ in stated)
         reported = {*self._known, *self._listed_releases}
         return {name: release for name, release in stated if count[name] == 1 and name not in reported}
@@ -316,7 +316,7 @@ def _is_written_in(hit: Hit, message: str) -> bool:
 def _finding(explanation: Explanation, hit: Hit) -> Finding:
     """Return the explanation as a finding, with its uses as evidence and a certainty by what is known."""
     certainty = Certainty.HYPOTHESIS if explanation.is_uncertain else Certainty.SUPPORTED
-    is_guess = explanation.code.startswith("Probably")
+    is_guess = explanation.code.startswith("Probably") or ADVICE["further"] in explanation.headline
     if explanation.direction and explanation.releases.installed and not is_guess:
         certainty = Certainty.ESTABLISHED
     # Without a file that uses the name, the indexed packages that use it are likely.
