@@ -1,6 +1,6 @@
 """Fixtures of the device tests: settings of a short run on a device; torch's threads and determinism are restored.
 
-The tiny model, the list of child processes, and `no_token`, which removes GRPO_CORE_TOKEN, come from the trainer tests.
+The tiny model and `no_token`, which removes GRPO_CORE_TOKEN, come from the trainer tests.
 Importing this module sets the variable that makes cuBLAS deterministic.
 """
 
@@ -9,13 +9,7 @@ import os
 import pytest
 import torch
 
-from tests.grpo_core.conftest import (  # noqa: F401 - fixtures
-    SHORT,
-    children,
-    make_config,
-    model_dir,
-    no_token,
-)
+from tests.grpo_core.conftest import SHORT, make_config, model_dir, no_token  # noqa: F401 - fixtures
 
 # cuBLAS reads this variable when its handle is created; PyTorch's deterministic mode requires it.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

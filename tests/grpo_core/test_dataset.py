@@ -243,28 +243,9 @@ def test_default_prompt_limit_leaves_room_for_the_completion(tmp_path, tokenizer
         data_settings(path, max_length=16, max_tokens=6, max_prompt_tokens=50)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"max_prompt_tokens": 8, "over_limit": "error"},
-            "row 2: a prompt of 10 tokens; at most 8 are allowed",
-        ),
-        ({"max_prompt_tokens": 2}, "no prompts: 4 rows, 4 of them dropped for more than 2 tokens"),
-        ({"max_tokens": 256, "over_limit": "truncate"}, "row 1: a prompt of 4 tokens; at most 0 are allowed"),
-    ],
-)
-def test_overlong_prompts_are_refused(tmp_path, tokenizer, options, message):
-    """Overlong prompts are refused if `over_limit=error`, or if no prompt or token is left."""
-    path = write_dataset(tmp_path, "jsonl", ROWS_BY_LENGTH)
-    with pytest.raises(ConfigError) as caught:
-        build_prompts(data_settings(path, **options), tokenizer)
-    assert str(caught.value).startswith(f"data.path = '{path}'")
-    assert message in str(caught.value)
-
-
 @each_case(BAD_DATA["rows"])
 def test_bad_data_is_refused_with_key_and_path(tmp_path, tokenizer, content, options, message):
+    """Overlong prompts are refused if `over_limit=error`, or if no prompt or token is left."""
     path = tmp_path / "rows.jsonl"
     if isinstance(content, str):
         path.write_text(content)

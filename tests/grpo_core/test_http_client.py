@@ -159,9 +159,7 @@ def serve_documents(documents):
             {"/info": {"schema": "other"}},
             "got 'other'; for `vllm serve` set rollout.server = 'vllm'",
         ),
-        ("grpo-core", {"/info": []}, "/info: expected a JSON object"),
         ("vllm", {}, "/openapi.json: status 404: Not Found"),
-        ("vllm", {"/openapi.json": []}, "/openapi.json: expected a JSON object"),
         ("vllm", {"/openapi.json": {"paths": {"/generate/": {}}}}, r"`trl vllm-serve` of TRL 1\.11 or later"),
     ],
 )

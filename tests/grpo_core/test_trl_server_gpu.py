@@ -1,4 +1,7 @@
-"""`trl vllm-serve` takes weights from TRL's client by NCCL, and from our client by files; this needs two GPUs."""
+"""`trl vllm-serve` takes weights from TRL's client by NCCL, which needs two GPUs.
+
+test_real_servers.py tests the updates by files.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,6 @@ from tests.servers import (
     PARAMS,
     REQUESTS,
     largest_difference,
-    measure_engine,
     serving,
     trl_command,
 )
@@ -62,12 +64,3 @@ def test_nccl_updates_from_trls_client(server, tmp_path):
             completions = engine.generate(REQUESTS, PARAMS)
             assert largest_difference(trained, REQUESTS, completions) < TOLERANCE
     client.close_communicator()
-
-
-def test_file_updates_from_our_client(server, tmp_path):
-    """Log-probs after each update by files are those of the weights that were sent."""
-    port, model_dir = server
-    engine = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path)
-    with closing(engine):
-        observed = measure_engine(engine, model_dir)
-    assert max(update["difference"] for update in observed["updates"]) < TOLERANCE

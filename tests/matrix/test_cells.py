@@ -9,6 +9,7 @@ from diagnostics.matrix.layers import BY_NAME, LAYERS
 from diagnostics.matrix.results import select_cells, select_layers, with_needs
 from diagnostics.toml_source import TomlError
 from tests.case_files import each_case, read_cases
+from tests.matrix.questions import load_questions
 
 CASES = read_cases(__file__, "invalid_cells.yaml")
 
@@ -16,13 +17,7 @@ CASES = read_cases(__file__, "invalid_cells.yaml")
 @pytest.fixture
 def load(tmp_path):
     """Return a function that writes a matrix file and loads it."""
-
-    def write(text):
-        path = tmp_path / "matrix.toml"
-        path.write_text(text, encoding="utf-8")
-        return load_matrix(path, LAYERS)
-
-    return write
+    return lambda text: load_questions(tmp_path / "matrix.toml", text)[0]
 
 
 @each_case(CASES["values"])
@@ -81,9 +76,7 @@ def test_other_trainers_have_their_own_layers(load, kit):
 
 
 def test_unusable_file_is_refused(load, tmp_path):
-    """A file that is not TOML, is missing, or has no cells is refused."""
-    with pytest.raises(TomlError, match=r"is not TOML: .*line 2"):
-        load("a = 1\nb = = 2\n")
+    """A file that is missing or has no cells is refused."""
     with pytest.raises(TomlError, match="cannot be read"):
         load_matrix(tmp_path / "nowhere.toml", LAYERS)
     with pytest.raises(TomlError, match="expected the key 'cells'"):

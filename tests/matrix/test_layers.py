@@ -19,12 +19,12 @@ from diagnostics.api_index.compare import MissingUse
 from diagnostics.api_index.query import Release
 from diagnostics.api_index.uses import Use
 from diagnostics.matrix import environments
-from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.context import Context
 from diagnostics.matrix.layers import BY_NAME, LAYERS, cell_run, conformance, contract, doctor, programs
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import Outcome
 from diagnostics.process import Completed
+from tests.matrix.questions import load_questions
 
 
 def make_reply(document, excerpt="", folder=Path(), code=0):
@@ -35,12 +35,10 @@ def make_reply(document, excerpt="", folder=Path(), code=0):
 @pytest.fixture
 def matrix_context(tmp_path, kit):
     """Return a matrix context with one cell, and user settings that cells must not inherit."""
-    (tmp_path / "matrix.toml").write_text(kit.HEAD + kit.cell_table("1.0", "1.0", kit.CELL_LAYERS))
-    return Context(
-        load_matrix(tmp_path / "matrix.toml", LAYERS),
-        Store(tmp_path / "store"),
-        environ={"PATH": "/bin", "HF_TOKEN": "secret", "LANG": "C"},
-    )
+    text = kit.HEAD + kit.cell_table("1.0", "1.0", kit.CELL_LAYERS)
+    matrix, _ = load_questions(tmp_path / "matrix.toml", text)
+    environ = {"PATH": "/bin", "HF_TOKEN": "secret", "LANG": "C"}
+    return Context(matrix, Store(tmp_path / "store"), environ=environ)
 
 
 @pytest.fixture

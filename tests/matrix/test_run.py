@@ -128,8 +128,8 @@ def layers_run(done):
 CODES, OTHER_CODES = (f'codes = ["{code}"]\n            reason' for code in ("SCH001", "SCH002"))
 
 
-def test_unexpected_verdicts_decide_the_exit_code(finished_project, kit):
-    """Unexpected codes and passes exit with 1; a changed expectation runs no layer again."""
+def test_unexpected_codes_decide_the_exit_code(finished_project):
+    """Unexpected codes exit with 1; a changed expectation runs no layer again."""
     change_matrix(finished_project, 'reason = "known"', 'reason = "known better"')
     done = finished_project.run("run")
     assert ("known better" in done.stdout, layers_run(done)) == (True, set())
@@ -137,16 +137,6 @@ def test_unexpected_verdicts_decide_the_exit_code(finished_project, kit):
     done = finished_project.run("run")
     assert done.returncode == 1
     assert "expected the codes SCH002, observed SCH001" in done.stdout
-    finished_project.write(
-        kit.cell_table(
-            "0.10.2",
-            "0.24.0",
-            kit.LIGHT_LAYERS,
-            more='[CELL.expect.contract]\noutcome = "fail"\nreason = "?"\n',
-        )
-    )
-    done = finished_project.run("run")
-    assert (done.returncode, "UNEXPECTED PASS" in done.stdout) == (1, True)
 
 
 def test_changed_code_and_fresh_run_again(finished_project):
@@ -172,10 +162,6 @@ def test_low_disk_space_is_an_infrastructure_fault(fresh_project):
     assert "900000.0 GB of free disk are required" in layers["install"]["summary"]
     assert (layers["import"]["verdict"], layers["import"]["summary"]) == ("not_run", "install: infra_error")
     assert not list((fresh_project.store / "environments").iterdir())
-    change_matrix(fresh_project, "disk_gb = 900000.0", "disk_gb = 0.01")
-    assert (
-        fresh_project.run("run", "--cells", "vllm-0.10.2+trl-0.24.0", "--layers", "install").returncode == 0
-    )
 
 
 def test_unreachable_index_is_an_infrastructure_fault(fresh_project):

@@ -152,13 +152,8 @@ def write_verl(rows, folder):
 
 def _table(rows, reward, advantage):
     """Return the columns of a table of completions, in the layout of TRL and ms-swift."""
-    fields = {
-        "step": "step",
-        "prompt": "prompt",
-        "completion": "completion",
-        reward: "reward",
-        advantage: "advantage",
-    }
+    fields = {name: name for name in ("step", "prompt", "completion")}
+    fields |= {reward: "reward", advantage: "advantage"}
     return {name: [getattr(row, field) for row in rows] for name, field in fields.items()}
 
 

@@ -18,6 +18,7 @@ from diagnostics.hang.snapshot import Process, Snapshot, Socket, StackFrame, Thr
 PYTHON = "/usr/lib/python3.11"
 C10D = "/opt/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 AT_FUTEX = {"syscall": "futex", "futex": "0x1"}
+RECEIVES = {"syscall": "recvfrom", "waits_fds": (3,)}
 COMPUTES = {"state": "R", "runnable": 0.99, "syscall": "running", "asleep_s": None}
 # Frames of the standard library in which threads wait.
 WAIT = StackFrame(f"{PYTHON}/threading.py", "wait", 327)

@@ -13,7 +13,7 @@ import pytest
 
 from diagnostics.catalog import load
 from diagnostics.hang import wait_kinds
-from diagnostics.hang.diagnosis import Patience, diagnose
+from diagnostics.hang.diagnosis import diagnose
 from diagnostics.hang.job_index import split_jobs
 from diagnostics.hang.known_issues import finding_of, issue_document, stack_fix, with_issue
 from diagnostics.hang.parsers import ParseError, bundle
@@ -27,7 +27,6 @@ from tests.diagnostics.hang.processes import (
     COMPUTES,
     EVENT_LOOP,
     PYTHON,
-    QUEUE_GET,
     WAIT,
     connection,
     in_all_gather,
@@ -115,13 +114,6 @@ def test_computing_rank_without_a_stack_is_no_hang():
     busy = rank(2, thread=COMPUTES | {"futex": ""})
     verdict = verdict_of(in_all_gather(0), in_all_gather(1), busy)
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("progress", "busy", ("/102",))
-
-
-def test_wait_shorter_than_patience_is_no_hang():
-    young = {"asleep_s": 5.0}
-    absent = rank(1, StackFrame("/job/x.py", "f", 1), thread=young | ASLEEP)
-    ranks = (in_all_gather(0, thread=young), absent, in_all_gather(2, thread=young))
-    assert diagnose(Snapshot(ranks), Patience(60.0)).verdict.outcome == "waiting"
 
 
 def test_all_ranks_in_one_collective_is_an_unknown_cause():
@@ -281,11 +273,6 @@ def test_tail_f_and_its_reader_are_idle():
     assert verdict_of(tail, seconds=90.0).outcome == "idle"
     assert verdict_of(tail, reader, seconds=90.0).outcome == "idle"
     assert verdict_of(reader, seconds=90.0).cause == "input"
-
-
-def test_worker_threads_at_an_empty_queue_are_idle():
-    process = sleeping(7, 1, ACCEPT, StackFrame("/job/a.py", "main", 9), thread={"syscall": "accept4"})
-    assert verdict_of(with_threads(process, (WAIT, QUEUE_GET, WORKER)), seconds=90.0).outcome == "idle"
 
 
 POLLS = {"syscall": "clock_nanosleep", "asleep_s": 0.1}

@@ -112,9 +112,6 @@ def test_interleaved_lines_are_separated_by_rank_prefix(tmp_path):
 TIMEOUT = DUMPS["watchdog_timeout"]
 
 
-COUNTS = DUMPS["watchdog_counts"]
-
-
 @pytest.mark.parametrize(
     ("text", "cause", "culprits"),
     [
@@ -122,7 +119,7 @@ COUNTS = DUMPS["watchdog_counts"]
             TIMEOUT.format(0, "ALLREDUCE") + TIMEOUT.format(1, "BROADCAST") + TIMEOUT.format(2, "ALLREDUCE"),
             "mismatch", ("/2",),
         ),
-        (TIMEOUT.format(0, "ALLREDUCE") + COUNTS.format(1, 6), "absent", ("/2",)),
+        (TIMEOUT.format(0, "ALLREDUCE") + DUMPS["watchdog_counts"].format(1, 6), "absent", ("/2",)),
         (TIMEOUT.format(0, "ALLREDUCE") + TIMEOUT.format(1, "ALLREDUCE"), "absent", ()),
     ],
     ids=["other collective", "started fewer", "nobody is named"],

@@ -18,6 +18,7 @@ from tests.diagnostics.hang.processes import (
     EVENT_LOOP,
     PYTHON,
     QUEUE_GET,
+    RECEIVES,
     WAIT,
     connection,
     rank,
@@ -31,6 +32,10 @@ JOIN = StackFrame(f"{PYTHON}/threading.py", "join")
 RECV = StackFrame(f"{PYTHON}/multiprocessing/connection.py", "_recv")
 REST = {"syscall": "clock_nanosleep"}
 NAPS = REST | {"asleep_s": 0.1}
+READS = {"syscall": "read", "waits_fds": (3,)}
+# A server's socket for new connections, and its descriptors of this socket and of one connection.
+LISTENER = Socket(60, "tcp", "127.0.0.1:8000", "0.0.0.0:0", "LISTEN")
+SERVER_FDS = Descriptor(4, "tcp", 60), Descriptor(5, "tcp", 51)
 
 
 def test_threads_that_join_one_another_are_a_hang():
@@ -49,8 +54,9 @@ def test_main_thread_is_named_beside_the_thread_that_blocks_it():
 
 
 def test_dead_child_is_blamed_although_others_inherited_its_socket():
-    reads = {"syscall": "recvfrom", "waits_fds": (3,)}
-    trainer = sleeping(7, 1, MAIN, thread=reads, fds=(Descriptor(3, "unix", 50), Descriptor(4, "unix", 51)))
+    trainer = sleeping(
+        7, 1, MAIN, thread=RECEIVES, fds=(Descriptor(3, "unix", 50), Descriptor(4, "unix", 51))
+    )
     heir = sleeping(9, 7, MAIN, thread={"syscall": "pause"}, fds=(Descriptor(4, "unix", 51),))
     dead = Process(8, 7, state="Z")
     verdict = verdict_of(trainer, dead, heir, sockets=connection(50, "unix"))
@@ -82,12 +88,11 @@ def test_sockets_without_a_connection_lose_messages_on_this_host():
 @pytest.mark.parametrize(("sent_s", "outcome"), [(400.0, "unknown"), (399.0, "hang"), (401.0, "idle")])
 def test_client_of_an_idle_server_is_undecided_if_the_order_of_messages_is_unknown(sent_s, outcome):
     ends = connection(50, sent_s=sent_s, received_s=400.0, bytes_sent=20, bytes_received=20)
-    listener = Socket(60, "tcp", "127.0.0.1:8000", "0.0.0.0:0", "LISTEN")
-    reads = {"syscall": "recvfrom", "waits_fds": (3,)}
-    client = sleeping(7, 1, MAIN, thread=reads, fds=(Descriptor(3, "tcp", 50),))
-    fds = Descriptor(4, "tcp", 60), Descriptor(5, "tcp", 51)
-    server = sleeping(8, 1, *EVENT_LOOP, thread={"syscall": "epoll_wait", "waits_fds": (4, 5)}, fds=fds)
-    verdict = verdict_of(client, server, sockets=(*ends, listener))
+    client = sleeping(7, 1, MAIN, thread=RECEIVES, fds=(Descriptor(3, "tcp", 50),))
+    server = sleeping(
+        8, 1, *EVENT_LOOP, thread={"syscall": "epoll_wait", "waits_fds": (4, 5)}, fds=SERVER_FDS
+    )
+    verdict = verdict_of(client, server, sockets=(*ends, LISTENER))
     assert (verdict.outcome, verdict.culprits) == (outcome, () if outcome == "idle" else ("/8",))
 
 
@@ -103,14 +108,11 @@ def test_launcher_in_pause_is_undecided_while_its_child_reads_from_it():
 def test_runners_that_only_logged_in_at_a_dispatcher_are_idle(received, outcome):
     """The login of multiprocessing.connection.Client and a name are no request."""
     accepts = ACCEPT, StackFrame(RECV.path, "accept"), MAIN
-    fds = Descriptor(4, "tcp", 60), Descriptor(5, "tcp", 51)
-    server = sleeping(7, 1, *accepts, thread={"syscall": "accept4", "waits_fds": (4,)}, fds=fds)
+    server = sleeping(7, 1, *accepts, thread={"syscall": "accept4", "waits_fds": (4,)}, fds=SERVER_FDS)
     feed = WAIT, QUEUE_GET, StackFrame("/job/a.py", "feed", 3)
-    reads = {"syscall": "read", "waits_fds": (3,)}
-    runner = sleeping(8, 7, RECV, MAIN, thread=reads, fds=(Descriptor(3, "tcp", 50),))
+    runner = sleeping(8, 7, RECV, MAIN, thread=READS, fds=(Descriptor(3, "tcp", 50),))
     ends = connection(50, sent_s=400.0, received_s=401.0, bytes_sent=received, bytes_received=68)
-    listener = Socket(60, "tcp", "127.0.0.1:8000", "0.0.0.0:0", "LISTEN")
-    assert verdict_of(with_threads(server, feed), runner, sockets=(*ends, listener)).outcome == outcome
+    assert verdict_of(with_threads(server, feed), runner, sockets=(*ends, LISTENER)).outcome == outcome
 
 
 @pytest.mark.parametrize(
@@ -141,11 +143,10 @@ def test_timer_may_end_a_wait_and_a_thread_that_waits_does_not(path, outcome):
 
 def test_pipe_is_awaited_from_the_process_that_does_not_await_the_reader():
     """A driver waits for a reply; of two children with the pipe, one waits for the driver's next message."""
-    reads = {"syscall": "read", "waits_fds": (3,)}
     ends = Descriptor(3, "pipe", 5, "r"), Descriptor(4, "pipe", 6, "w")
-    driver = sleeping(7, 1, RECV, MAIN, thread=reads, fds=ends)
+    driver = sleeping(7, 1, RECV, MAIN, thread=READS, fds=ends)
     ends = Descriptor(3, "pipe", 6, "r"), Descriptor(4, "pipe", 5, "w")
-    idle = sleeping(8, 7, RECV, MAIN, thread=reads, fds=ends)
+    idle = sleeping(8, 7, RECV, MAIN, thread=READS, fds=ends)
     busy = sleeping(9, 7, WAIT, MAIN, thread=AT_FUTEX, fds=ends[1:])
     assert verdict_of(driver, idle, busy).culprits == ("/9",)
 
@@ -162,9 +163,8 @@ def test_semaphore_shared_with_a_waiting_process_is_no_proof_of_a_cycle():
 
     If the parent waits for the worker's exit instead, it is a deadlock. A feeder thread at the lock blames its worker.
     """
-    reads = {"syscall": "read", "waits_fds": (3,)}
     parent = sleeping(
-        7, 1, RECV, MAIN, thread=reads, fds=(Descriptor(3, "pipe", 5, "r"),), shared=("/dev/shm/a#5",)
+        7, 1, RECV, MAIN, thread=READS, fds=(Descriptor(3, "pipe", 5, "r"),), shared=("/dev/shm/a#5",)
     )
     waits = {"syscall": "futex", "futex": "sem:5"}
     writes = (Descriptor(4, "pipe", 5, "w"),)
@@ -226,13 +226,10 @@ def test_client_that_a_unix_server_has_not_accepted_is_linked_to_its_listener(tm
 @pytest.mark.parametrize(("thread", "outcome"), [(COMPUTES, "waiting"), (REST, "waiting"), (NAPS, "hang")])
 def test_request_that_a_handler_waits_for_may_come_from_a_process_without_a_connection(thread, outcome):
     """The handler hangs if the third process polls with short sleeps."""
-    fds = Descriptor(4, "tcp", 60), Descriptor(5, "tcp", 51)
-    broker = sleeping(8, 1, ACCEPT, MAIN, thread={"syscall": "accept4", "waits_fds": (4,)}, fds=fds)
+    broker = sleeping(8, 1, ACCEPT, MAIN, thread={"syscall": "accept4", "waits_fds": (4,)}, fds=SERVER_FDS)
     broker = with_threads(broker, (WAIT, StackFrame("/job/a.py", "handle", 3)))
-    reads = {"syscall": "recvfrom", "waits_fds": (3,)}
-    consumer = sleeping(7, 1, MAIN, thread=reads, fds=(Descriptor(3, "tcp", 50),))
-    listener = Socket(60, "tcp", "127.0.0.1:8000", "0.0.0.0:0", "LISTEN")
-    sockets = *connection(50, sent_s=90.0, received_s=95.0), listener
+    consumer = sleeping(7, 1, MAIN, thread=RECEIVES, fds=(Descriptor(3, "tcp", 50),))
+    sockets = *connection(50, sent_s=90.0, received_s=95.0), LISTENER
     producer = sleeping(9, 1, MAIN, thread=thread)
     assert verdict_of(broker, consumer, producer, sockets=sockets).outcome == outcome
 
@@ -254,8 +251,7 @@ def test_reader_of_a_shell_pipeline_waits_for_the_file_that_it_follows(source, o
 
 
 def test_member_of_a_collective_and_the_client_that_waits_for_it_are_a_deadlock():
-    reads = {"syscall": "recvfrom", "waits_fds": (3,)}
-    trainer = sleeping(7, 1, MAIN, thread=reads, fds=(Descriptor(3, "tcp", 50),))
+    trainer = sleeping(7, 1, MAIN, thread=RECEIVES, fds=(Descriptor(3, "tcp", 50),))
     fds = (Descriptor(3, "tcp", 51),)
     server = sleeping(8, 7, StackFrame(C10D, "broadcast"), MAIN, thread={"syscall": "futex"}, fds=fds)
     verdict = verdict_of(trainer, server, sockets=connection(50))

@@ -20,6 +20,7 @@ from tests.diagnostics.hang.processes import (
     EVENT_LOOP,
     PYTHON,
     QUEUE_GET,
+    RECEIVES,
     WAIT,
     connection,
     in_all_gather,
@@ -31,7 +32,6 @@ from tests.diagnostics.hang.processes import (
 
 MAIN = StackFrame("/job/main.py", "main", 9)
 READS = {"syscall": "read", "waits_fds": (0,)}
-RECEIVES = {"syscall": "recvfrom", "waits_fds": (3,)}
 WAITS_FOR_CHILD = {"syscall": "wait4"}
 CHILD = StackFrame(f"{PYTHON}/subprocess.py", "wait", 1264)
 RECV = StackFrame(f"{PYTHON}/socket.py", "readinto", 706)
@@ -122,15 +122,14 @@ def test_client_waits_for_a_response_only_if_it_sent_a_request(ages, sent, outco
         assert (verdict.cause, verdict.culprits, verdict.victims) == ("lost_answer", ("/8",), ("/7",))
 
 
-def test_supervisor_that_checks_its_idle_children_in_turn_is_no_hang():
-    supervisor = sleeping(7, 1, WAIT, MAIN, thread=AT_FUTEX | {"asleep_s": 0.3})
-    worker = sleeping(8, 7, ACCEPT, MAIN, thread={"syscall": "accept4", "waits_fds": (5,)})
-    assert verdict_of(supervisor, worker).outcome == "idle"
-
-
-@pytest.mark.parametrize(("endless", "outcome"), [(False, "idle"), (True, "hang")])
-def test_parent_is_idle_in_a_wait_with_a_time_limit(endless, outcome):
-    parent = sleeping(7, 1, WAIT, MAIN, thread=AT_FUTEX | {"asleep_s": 300.0, "endless": endless})
+@pytest.mark.parametrize(
+    ("wait", "outcome"),
+    [({"endless": False}, "idle"), ({"endless": True}, "hang"), ({"asleep_s": 0.3}, "idle")],
+    ids=["time limit", "endless", "in turn"],
+)
+def test_parent_of_an_idle_child_is_idle_if_its_waits_end(wait, outcome):
+    """The third one is a supervisor that checks its children in turn."""
+    parent = sleeping(7, 1, WAIT, MAIN, thread=AT_FUTEX | {"asleep_s": 300.0} | wait)
     worker = sleeping(8, 7, ACCEPT, MAIN, thread={"syscall": "accept4", "waits_fds": (5,)})
     assert verdict_of(parent, worker).outcome == outcome
 
@@ -222,7 +221,6 @@ def test_descendant_that_keeps_the_pipe_of_an_ended_child_is_blamed():
 @pytest.mark.parametrize(
     ("calls", "cause", "words"),
     [
-        ("threading:wait queue:join", "lost_message", "task_done()"),
         ("multiprocessing/synchronize:wait multiprocessing/queues:join", "lost_message", "task_done()"),
         ("threading:wait threading:wait_for threading:_wait", "lost_message", "at a barrier"),
         ("threading:wait threading:acquire", "lock", "permit of a semaphore"),

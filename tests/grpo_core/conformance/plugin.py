@@ -72,13 +72,8 @@ def running_case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 @pytest.fixture
 def engine_case(running_case: Case, request: pytest.FixtureRequest) -> Iterator[Case]:
     """Yield the engine's case, its reference weights restored, with a new engine if the previous test failed."""
-    yield from fresh_after_failure(running_case, request.session)
-
-
-def fresh_after_failure(case: Case, session: pytest.Session) -> Iterator[Case]:
-    """Yield the case for one test, and restart its engine if the test fails."""
-    failed = session.testsfailed
-    case.reference.restore()
-    yield case
-    if session.testsfailed > failed:
-        case.close()
+    failed = request.session.testsfailed
+    running_case.reference.restore()
+    yield running_case
+    if request.session.testsfailed > failed:
+        running_case.close()

@@ -8,7 +8,7 @@ import torch
 pytest.register_assert_rewrite("tests.grpo_core.conformance.suite")
 
 from tests.grpo_core.conformance.cases import make_case  # noqa: E402
-from tests.grpo_core.conformance.plugin import fresh_after_failure  # noqa: E402
+from tests.grpo_core.conformance.plugin import engine_case  # noqa: E402, F401 - a fixture
 from tests.grpo_core.conformance.suite import *  # noqa: E402, F403
 
 ENGINES = ["fake", "transformers", "process", pytest.param("server", marks=pytest.mark.slow)]
@@ -21,9 +21,3 @@ def running_case(request, tmp_path_factory):
     case = make_case(request.param, tmp_path_factory.mktemp("models"))
     yield case
     case.close()
-
-
-@pytest.fixture
-def engine_case(running_case, request):
-    """Yield the engine's case, its reference weights restored."""
-    yield from fresh_after_failure(running_case, request.session)
