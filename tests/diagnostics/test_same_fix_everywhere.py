@@ -55,8 +55,8 @@ def doctor_finding(entry, releases):
 def mitigation_in_plan(entry, releases):
     """Return the mitigation in doctor's plan; empty if it has no edit for the installed frameworks."""
     current = environment(releases)
-    issues = list(known_issues(CheckInput(current, {entry.code: entry}, Compat())))
-    steps = setting_steps(issues, {entry.code: entry}, current, find_installer(current))
+    case = CheckInput(current, {entry.code: entry}, Compat())
+    steps = setting_steps(list(known_issues(case)), case, find_installer(current))
     names = {item.description.lower(): item.name for item in entry.mitigations}
     return names[steps[0].title.lower()] if steps else ""
 
