@@ -92,7 +92,7 @@ def parse_dump(name: str, data: bytes) -> Snapshot:
         ParseError: The data is no known dump, or a broken one.
     """
     try:
-        if flight_recorder.is_pickle(data):
+        if data[:1] == b"\x80" and len(data) > 2 and data[1] <= 5:  # a pickle that Python can load
             return flight_recorder.to_snapshot(flight_recorder.load_pickle(data, name), name)
         text = data.decode("utf-8", errors="replace")
         with contextlib.suppress(json.JSONDecodeError):  # a log line can begin with a bracket too
@@ -116,7 +116,7 @@ def _parse_document(document: Any, name: str) -> Snapshot:
         return _with_roles([Process(pid, threads=items) for pid, items in threads.items()], "py-spy JSON")
     if flight_recorder.is_recorder(document):
         return flight_recorder.to_snapshot(document, name)
-    if nccl.is_ras_document(document):
+    if isinstance(document, dict) and isinstance(document.get("communicators"), list):
         return nccl.ras_snapshot(document, name)
     return bundle.load(document, name)
 

@@ -72,11 +72,6 @@ class _DataUnpickler(_PurePythonUnpickler):  # type: ignore[misc]  # typed Any a
     dispatch[pickle.SETITEMS[0]] = load_setitems
 
 
-def is_pickle(data: bytes) -> bool:
-    """Return whether the first two bytes are those of a pickle that Python can load."""
-    return data[:1] == b"\x80" and len(data) > 2 and data[1] <= 5
-
-
 def load_pickle(data: bytes, name: str) -> dict[str, Any]:
     """Load a flight recorder's pickle as plain data; nothing that it names is imported or run.
 

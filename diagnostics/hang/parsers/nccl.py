@@ -125,11 +125,6 @@ def _group_snapshot(reports: dict[int, _RankReport]) -> Snapshot:
     return Snapshot(tuple(processes), collectives=tuple(collectives) if all_numbered else (), source=_SOURCE)
 
 
-def is_ras_document(document: Any) -> bool:
-    """Return whether a JSON document looks like a report of NCCL's RAS."""
-    return isinstance(document, dict) and isinstance(document.get("communicators"), list)
-
-
 def ras_snapshot(document: dict[str, Any], name: str) -> Snapshot:
     """Return a RAS document as a snapshot: the ranks of one communicator, an uneven one or else the largest.
 
