@@ -18,20 +18,14 @@ from tests.grpo_core.faults.proxy import PHASES
 from tests.processes import run_python
 
 
-def run_faults(*arguments: str) -> list[dict]:
-    """Run the fault program; return the JSON objects that it prints."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    options = {"cwd": ROOT, "env": environment, "timeout": None}
-    done = run_python("-m", "tests.grpo_core.faults", *arguments, **options)
-    actual = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert actual, done.stdout + done.stderr[-3000:]
-    return actual
-
-
 @pytest.fixture(scope="module")
 def quick_results() -> dict[str, dict]:
     """Run one case of each kind; return the results by kind."""
-    return {entry["kind"]: entry for entry in run_faults("--quick", "--workers=1") if "kind" in entry}
+    options = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT)}, "timeout": None}
+    done = run_python("-m", "tests.grpo_core.faults", "--quick", "--workers=1", **options)
+    actual = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert actual, done.stdout + done.stderr[-3000:]
+    return {entry["kind"]: entry for entry in actual if "kind" in entry}
 
 
 @pytest.mark.long
