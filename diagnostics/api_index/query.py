@@ -35,6 +35,12 @@ _COMPANIONS = {"trl": ("transformers",), "peft": ("transformers",), "ms-swift": 
 _OTHER_HARDWARE = re.compile(r"(?<![a-z])(?:npu|ascend|hccl|musa|xpu|rocm|neuron|hpu)(?![a-z])")
 # Files that are imported for one model only.
 _OF_ONE_MODEL = re.compile(r"/models/\w+/|/model/models?/|^sglang/srt/models/|^vllm/model_executor/models/")
+# File, module and releases of uses that a check of the release protects, in a way that the index does not follow:
+# a function of TRL, and imports of a file from inside of functions of PEFT.
+_PROTECTED = (
+    ("trl/models/modeling_base.py", "transformers.deepspeed", "<=4.33.0"),
+    ("peft/utils/transformers_weight_conversion.py", "transformers", ">=5.0.0.dev0"),
+)
 # Requirements of vLLM's CUDA build, which a plugin for other hardware replaces.
 _CUDA_REQUIREMENTS = {"torch", "torchaudio", "torchvision"}
 # A trainer's release was tested with engines of its time, not with engines that appeared later.
@@ -221,9 +227,9 @@ def uses_of(user: Release, provider: str) -> list[Use] | None:
 def compare_names(user: Release, provider: Release, *, with_server: bool = False) -> Comparison | None:
     """Compare a release's uses of another package (the provider) with the names of a release of the provider.
 
-    Files for other hardware are not compared. A name that no indexed release defines is left out: it comes from a fork,
-    or from code that no run reaches. Behaviour that TRL relies on, and that a vLLM was found not to have, counts as
-    missing.
+    Files for other hardware and uses that the provider's release does not reach (_PROTECTED) are not compared. A name
+    that no indexed release defines is left out: it comes from a fork, or from code that no run reaches. Behaviour that
+    TRL relies on, and that a vLLM was found not to have, counts as missing.
 
     Args:
         user: The release that uses names.
@@ -242,6 +248,10 @@ def compare_names(user: Release, provider: Release, *, with_server: bool = False
         for use in uses
         if (with_server or use.kind not in {"route", "launch"})
         and not _OTHER_HARDWARE.search(f"{use.file} {use.module}")
+        and not any(
+            use.file == file and use.module.startswith(module) and not in_range(provider.version, releases)
+            for file, module, releases in _PROTECTED
+        )
     ]
     versions = {module_of(provider.package): Version(provider.version)}
     # TRL's own server, up to 1.10.

@@ -25,7 +25,7 @@ from diagnostics.api_index import query, store
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.query import Compatibility, Ranking, Release
 from diagnostics.cpu_limit import cpu_limit
-from diagnostics.fixes import quote_command
+from diagnostics.fixes import count_of, quote_command
 from diagnostics.output.pair_evidence import AT_IMPORT, evidence_lines, mark_of, missing_lines, pair_text
 from diagnostics.output.redact import mask, truncate
 from diagnostics.output.terminal import print_command, print_text
@@ -36,8 +36,6 @@ _PROVIDERS = ("vllm", "transformers", "trl", "peft", "accelerate")
 # Largest numbers of printed rows that fit, and of rows that do not fit.
 _MAX_FITTING, _MAX_UNFIT = 5, 3
 _RESOLVE_LIMIT_S, _COLLECT_S = 20, 120
-# Mark, text and lines on missing names of a group of releases.
-Row = tuple[str, str, list[str]]
 _QUESTION = re.compile(r"([A-Za-z0-9][\w.-]*)(?:==([\w.+!-]+))?")
 
 
@@ -135,19 +133,11 @@ def choose_set(answers: Sequence[Ranking]) -> list[Release]:
         for pair in answer.pairs:
             sides = {release.package: release for release in (pair.user, pair.provider)}
             differs = any(chosen.get(name, release) != release for name, release in sides.items())
-            new = [release for name, release in sides.items() if name not in chosen]
-            if not pair.fits or differs:
-                continue
-            if all(_are_compatible(old, release) for release in new for old in chosen.values()):
+            together = (query.compatibility(*two) for two in permutations((chosen | sides).values(), 2))
+            if pair.fits and not differs and not any(other.contradicted for other in together):
                 chosen |= sides
                 break
     return list(chosen.values())
-
-
-def _are_compatible(first: Release, second: Release) -> bool:
-    """Return whether neither the declared ranges of two releases nor their common requirements exclude each other."""
-    in_ranges = query.is_in_ranges(first, second) and query.is_in_ranges(second, first)
-    return in_ranges and not any(query.conflicts(first, second))
 
 
 def install_command(releases: Sequence[Release]) -> str:
@@ -204,9 +194,10 @@ def render(
     console: Console, answers: list[Ranking], chosen: list[Release], resolution: Resolution, *, every: bool
 ) -> None:
     """Print the releases to install, then each package's releases with their evidence; a few rows unless `every`."""
-    unchecked = [answer.provider for answer in answers if answer.pairs[0].fits is None]
     parts = [", ".join(map(str, chosen)), *(_misfit(it) for it in answers if it.pairs[0].contradicted)]
-    parts += [f"{name} not checked" for name in unchecked]
+    left_out = (it for it in answers if it.best and not {it.user, it.provider} <= {r.package for r in chosen})
+    parts += [f"no {answer.provider} fits all of these" for answer in left_out]
+    parts += [f"{answer.provider} not checked" for answer in answers if answer.pairs[0].fits is None]
     print_text(console, f"versions: {'; '.join(filter(None, parts))}", "bold")
     if chosen:
         print_command(console, install_command(chosen))
@@ -224,11 +215,9 @@ def render(
             for line in lines:
                 print_text(console, line, indent=4)
         if len(visible) < len(rows):
-            print_text(console, f"{len(rows) - len(visible)} more lines with --all", "dim")
+            print_text(console, f"{count_of(len(rows) - len(visible), 'more line')} with --all", "dim")
     print_text(console, "")
-    print_text(
-        console, "✔ fits  ! lacks names that some functions call  ✘ does not fit  ? not checked", "dim"
-    )
+    print_text(console, "✔ fits  ! installs, but some functions fail  ✘ does not fit  ? not checked", "dim")
     print_text(console, "names are read in source, not run", "dim")
     first = answers[0].pairs[0]
     any_release = _all_releases(first.provider.package) if len(answers) == 1 and first.contradicted else []
@@ -259,7 +248,7 @@ def render_installed(console: Console, pairs: Sequence[Compatibility]) -> None:
         print_text(console, mask(f"{mark_of(pair)} {pair.user} with {pair.provider}: {pair_text(pair)}"))
 
 
-def _evidence_rows(answer: Ranking, *, one_user: bool, every: bool) -> list[Row]:
+def _evidence_rows(answer: Ranking, *, one_user: bool, every: bool) -> list[tuple[str, str, list[str]]]:
     """Return mark, text and lines on missing names for each group of successive releases, the best first.
 
     A group has the same evidence; without `every`, names that are missing when a function is called may differ.

@@ -29,9 +29,9 @@ from diagnostics.output import json_output, release_pairs, sanitize, text_filter
         ("versions --python ENV/bin/python", "whether the installed packages fit"),
     ),
     exit_codes={
-        0: "a pair of these releases ran, or fits by its requirements and the names it imports",
+        0: "these releases ran together, or their requirements and imports fit",
         1: "the named or installed releases do not fit",
-        3: "no pair of these releases ran or was checked, or no release fits",
+        3: "nothing is known about these releases, or no release fits them",
     },
 )
 @click.argument("questions", metavar="[PACKAGE==VERSION] [PACKAGE]...", nargs=-1)

@@ -36,13 +36,17 @@ def evidence_lines(pair: Compatibility, *, with_names: bool = True) -> Iterator[
     the ranges do.
     """
     if pair.fits is None:
-        yield f"not checked: the index has no names and no range of {pair.provider.package} from {pair.user.package}"
+        yield f"not checked: the index has no requirement or code of {pair.user.package} for {pair.provider.package}"
         return
     if pair.run:
         failed = f"; failed there: {', '.join(pair.run_failures)}" if pair.run_failures else ""
         yield f"{_RUN_TEXTS[pair.run]}{failed}"
     if pair.declared:
-        word = {True: "declared", False: "not declared", None: "declared by another extra only"}[pair.allowed]
+        word = {
+            True: "declared",
+            False: "outside the declared range",
+            None: "outside of one extra, inside another",
+        }[pair.allowed]
         yield f"{word}: {pair.provider.package}{', '.join(pair.declared)}"
     else:
         yield f"{pair.user.package} declares no range of {pair.provider.package}"

@@ -300,7 +300,7 @@ def test_versions_json(index):
     ("installed", "code", "line"),
     [
         ({"trl": "1.1", "vllm": "0.3"}, 0, "1 of 1 pairs of installed packages fit"),
-        ({"trl": "1.0", "vllm": "0.3"}, 1, "✘ trl 1.0 with vllm 0.3: not declared"),
+        ({"trl": "1.0", "vllm": "0.3"}, 1, "✘ trl 1.0 with vllm 0.3: outside the declared range"),
         ({"vllm": "0.3"}, 3, "0 of 0 pairs"),
         ({"trl": "1.0", "vllm": "0.2"}, 0, "missing when called: vllm.LLM(device=)"),
     ],

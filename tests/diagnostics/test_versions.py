@@ -101,17 +101,19 @@ def test_missing_table_is_refused(monkeypatch, run_command):
 
 
 @pytest.mark.parametrize(
-    ("trl", "vllm", "name"),
+    ("user", "provider", "name"),
     [
-        ("0.23.1", "0.13.0", "vllm.sampling_params.GuidedDecodingParams"),
-        ("0.14.0", "0.12.0", "vllm.LLM(device=)"),
-        ("1.12.0", "0.25.1", "/reset_prefix_cache(JSON)"),
-        ("0.19.1", "0.11.0", ""),
+        ("trl 0.23.1", "vllm 0.13.0", "vllm.sampling_params.GuidedDecodingParams"),
+        ("trl 0.14.0", "vllm 0.12.0", "vllm.LLM(device=)"),
+        ("trl 1.12.0", "vllm 0.25.1", "/reset_prefix_cache(JSON)"),
+        ("trl 0.19.1", "vllm 0.11.0", ""),
+        ("trl 0.9.6", "transformers 4.57.6", ""),
+        ("peft 0.19.0", "transformers 4.57.6", ""),
     ],
 )
-def test_pair_without_a_name_that_grpo_needs_does_not_fit(trl, vllm, name):
-    """No pair was run. The last one fits, because GRPO uses its missing names only with an option."""
-    pair = query.compatibility(query.Release("trl", trl), query.Release("vllm", vllm))
+def test_pair_without_a_name_that_grpo_needs_does_not_fit(user, provider, name):
+    """No pair was run. The last three fit: their missing names need an option, or another transformers."""
+    pair = query.compatibility(*(query.Release(*text.split()) for text in (user, provider)))
     assert (pair.run, pair.contradicted) == ("", bool(name))
     assert [item.use.text for item in pair.missing_in_grpo][:1] == ([name] if name else [])
 
@@ -124,9 +126,7 @@ def test_pair_without_a_name_that_grpo_needs_does_not_fit(trl, vllm, name):
         (("trl==0.17", "vllm==0.10.2"), 1, "vllm 0.8.5 fits trl 0.17.0"),
     ],
 )
-def test_unchecked_pair_is_not_recommended_and_one_that_does_not_fit_gets_another(
-    run_command, questions, code, line
-):
+def test_unchecked_or_unfit_pair_is_not_recommended(run_command, questions, code, line):
     """EasyR1's requirements and names are not in the index."""
     result, output, _errors = run_command("versions", *questions)
     assert (result, line in output.splitlines(), "pip install" in output) == (code, True, False)
