@@ -197,12 +197,13 @@ def test_steps_are_ordered_blockers_machine_variables_packages(environment):
 
 
 def test_unmet_requirements_become_one_command_without_conflicts(environment):
-    """Contradictory requirements are named as a conflict and left out."""
+    """Contradictory requirements are named as a conflict and left out, and so are those of a replaced release."""
     environment.add("vllm", "0.11.0", requires=["torch==2.8.0", "numpy<2.3", "xgrammar==0.1.25"])
     environment.add("trl", "0.26.2", requires=["torch<2.8", "accelerate>=1.4.0"]).add("torch", "2.9.0")
+    environment.add("xgrammar", "0.1.0", requires=["numpy>=2.5"])
     plan = plan_of(environment)
     packages = package_step(plan)
-    assert commands(packages)[0].endswith("install 'accelerate>=1.4.0' 'numpy<2.3' xgrammar==0.1.25")
+    assert commands(packages)[0].endswith("install 'accelerate>=1.4.0' xgrammar==0.1.25 'numpy<2.3'")
     (conflict,) = [item for item in plan.conflicts if "torch" in item.resolution]
     assert set(conflict.between) == {"trl 0.26.2 needs torch<2.8", "vllm 0.11.0 needs torch==2.8.0"}
 

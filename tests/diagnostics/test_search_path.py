@@ -102,7 +102,7 @@ def test_missing_module_imported_by_the_trainer_is_an_error(maker):
 def test_unparsable_trainer_is_not_checked(maker):
     (maker.site / "trl" / "trainer" / "grpo_trainer.py").write_text("import (\n")
     _, report = examine(maker)
-    assert "what trl.trainer.grpo_trainer imports" in report.incomplete_summary
+    assert "imports of trl.trainer.grpo_trainer" in report.incomplete_summary
     assert any(check.incomplete for check in report.checks)
 
 

@@ -1,12 +1,12 @@
 """Check whether installed packages use names that the installed release of another package lacks.
 
 The names are those of the releases in the API index; installed source is not read. Model types that both packages
-register are reported, too. `is_fixed_by_versions` returns whether other releases would remove or lower a finding.
+register are reported, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations
 
@@ -15,7 +15,7 @@ from diagnostics.api_index.query import Release
 from diagnostics.collect.python_environment import Environment
 from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, check, finding
 from diagnostics.findings import Evidence, Finding, Severity
-from diagnostics.fixes import Fix, quote_command
+from diagnostics.fixes import Fix, join_some, quote_command
 
 _MAX_EVIDENCE = 4
 
@@ -26,32 +26,6 @@ def indexed_releases(environment: Environment) -> list[Release]:
     names = [name for name in store.indexed_packages() if name in packages]
     releases = [Release(name, packages[name].version) for name in names]
     return [release for release in releases if query.find_releases(release.package, release.version)]
-
-
-def is_fixed_by_versions(finding: Finding, environment: Environment, versions: Mapping[str, str]) -> bool:
-    """Return whether other versions remove a finding CMP906, or lower it from a warning to information.
-
-    The result is False for other findings, and if the API index lacks one of the versions.
-
-    Args:
-        finding: The finding.
-        environment: The installed packages.
-        versions: The versions to move to, by package; other packages stay.
-    """
-    if finding.code != "CMP906":
-        return False
-    installed = [Release(name, package.version) for name, package in environment.packages.items()]
-    moved = {
-        item.package: Release(item.package, versions.get(item.package, item.version)) for item in installed
-    }
-    for user, provider in permutations(installed, 2):
-        if finding.title.startswith(f"{user} ") and f" {provider} " in finding.title:
-            comparison = query.compare_names(moved[user.package], moved[provider.package])
-            serious = finding.severity > Severity.INFO
-            return comparison is not None and not (
-                query.missing_at_import(comparison) if serious else comparison.missing
-            )
-    return False
 
 
 @check("names of other packages")
@@ -72,8 +46,10 @@ def missing_names(case: CheckInput) -> Iterator[Finding]:
         missing = [*at_import, *comparison.missing]
         names = list(dict.fromkeys(item.use.text for item in missing))
         command = quote_command(("versions", f"{user.package}=={user.version}", provider.package))
-        fix = Fix.of(f"Choose releases that fit: python -m diagnostics {command} lists them.")
-        title, detail = _describe(user, provider, names, comparison.checked)
+        fix = Fix.of(f"Choose releases that fit. `python -m diagnostics {command}` lists them.")
+        title = f"{user} uses {join_some(names, 1)}, which {provider} does not have"
+        listing = f"{', '.join(names[:_MAX_EVIDENCE])} ({len(names)} of {comparison.checked} names)"
+        detail = f"{user} uses names from {provider.package} that {provider.version} lacks: {listing}."
         clashes = [item for item in missing if item.use.kind == "registered"]
         if clashes:
             title = f"{user} calls {clashes[0].use.text}, and {provider} has that model type itself"
@@ -82,12 +58,3 @@ def missing_names(case: CheckInput) -> Iterator[Finding]:
         evidence = [Evidence(item.why, item.location) for item in dict.fromkeys(missing)][:_MAX_EVIDENCE]
         detail += f" It fails {moment}."
         yield replace(finding("CMP906", severity, evidence, fix, detail, certainty="supported"), title=title)
-
-
-def _describe(user: Release, provider: Release, names: list[str], checked: int) -> tuple[str, str]:
-    """Return a title and a sentence about names that a release lacks."""
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    title = f"{user} uses {names[0]}{more}, which {provider} does not have"
-    listing = f"{', '.join(names[:_MAX_EVIDENCE])} ({len(names)} of {checked} names)"
-    detail = f"{user} uses names from {provider.package} that {provider.version} does not have: {listing}."
-    return title, detail

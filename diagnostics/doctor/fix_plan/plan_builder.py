@@ -7,7 +7,7 @@ them. The last step checks again. Requirements that exclude each other are repor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from diagnostics import catalog
@@ -15,7 +15,6 @@ from diagnostics.catalog.model import Issue
 from diagnostics.collect.python_environment import Environment
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import requirements
-from diagnostics.doctor.checks.missing_names import is_fixed_by_versions
 from diagnostics.doctor.checks.registry import CheckInput
 from diagnostics.doctor.fix_plan import package_steps, setting_steps
 from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, choose_sets
@@ -53,18 +52,16 @@ def build_plan(
     chosen_set = sets[0] if sets and replaces_pair else None
     required = package_steps.merge_constraints(environment, findings, constraints, chosen_set)
     versions = chosen_set.versions if chosen_set else {}
-    fixed = [
-        item
-        for item in rest
-        if versions and (is_fixed_by_versions(item, environment, versions) or _is_replaced(item, versions))
-    ]
-    rest = [item for item in rest if item not in fixed]
+    changes = [*required, *(Constraint("", name, f"=={version}") for name, version in versions.items())]
+    violated = requirements.violated_constraints(changes, environment.releases)
+    leaving = [f"{item.name} {environment.version(item.name)}" for item in violated]
+    fixed = [item for item in rest if _is_outdated(item, leaving) or _is_replaced(item, versions)]
     resolved_codes = {*chosen_set.gone, *replaced} if chosen_set else set()
     issue_findings = [item for item in issue_findings if item.code not in resolved_codes]
     causes = [finding for finding in findings if finding.code in _FIXED_BY_PACKAGE_STEPS | replaced]
     causes += installs + fixed
     serious = [finding for finding in causes if finding.severity > Severity.INFO or finding.code == "CMP904"]
-    steps = [setting_steps.finding_step(item) for item in rest]
+    steps = [setting_steps.finding_step(item) for item in rest if item not in fixed]
     if sets and not required and not serious:  # nothing bad is known of the installed pair
         steps += package_steps.install_step(causes, [], sets[0], installer)
     else:
@@ -134,6 +131,11 @@ def _in_order(environment: Environment, steps: list[Step]) -> list[Step]:
         return step.severity is not Severity.BLOCKER, STEP_KINDS.index(step.kind), -step.severity, step.codes
 
     return [replace(step, commands=tuple(map(adjust, step.commands))) for step in sorted(steps, key=key)]
+
+
+def _is_outdated(finding: Finding, leaving: Sequence[str]) -> bool:
+    """Return whether a finding CMP906 is about the names of a release that the plan replaces."""
+    return finding.code == "CMP906" and any(f" {name} " in f" {finding.title} " for name in leaving)
 
 
 def _is_replaced(finding: Finding, versions: Mapping[str, str]) -> bool:
