@@ -299,7 +299,7 @@ def _with_framework(action: Edit) -> str:
 def mitigation_line(ranked: RankedMitigation) -> str:
     """Return a mitigation as a line: condition, edits, whether a run verified it, and triggers it failed against."""
     change = "; ".join(map(edit_text, ranked.edits)) or ranked.about
-    line = f"{_condition(ranked)}{change.rstrip('.')} ({_test_result(ranked)})."
+    line = f"{_condition(ranked)}{change if change.endswith('...') else change.rstrip('.')} ({_test_result(ranked)})."
     return line + (f" Does not help against: {_trigger_names(ranked.fails)}." if ranked.fails else "")
 
 

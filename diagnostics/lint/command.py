@@ -36,8 +36,9 @@ _WITH_RELEASES = tuple(framework.name for framework in FRAMEWORKS.values() if fr
 def _release_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the option `--FRAMEWORK VERSION` of each framework with packages."""
     for name in reversed(_WITH_RELEASES):
-        help_text = f"Release of {name} to check for (default: the project's, else the installed one)."
-        function = click.option(f"--{name}", metavar="VERSION", help=help_text)(function)
+        function = click.option(f"--{name}", metavar="VERSION", help=f"Release of {name} to check for.")(
+            function
+        )
     return function
 
 
@@ -73,7 +74,10 @@ def command(
     output: ReportOptions,
     **releases: str | None,
 ) -> int:
-    """Check a config, script or command before it is started. It is read, never run."""
+    """Check a config, script or command before it is started. It is read, never run.
+
+    Without an option such as --trl, the releases are those of the project, else the installed ones.
+    """
     paths, words = _split_command(files)
     if not paths and not words:
         raise click.UsageError("expected a FILE, or `--` and a command")

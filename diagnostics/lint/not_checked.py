@@ -202,7 +202,7 @@ def _unknown_release(plan: RunPlan) -> list[NotChecked]:
         if others:
             where += f"; {others[0]} to {others[-1]} lack only {option}"
             break
-    reason = f"it is unknown, and {where}"
+    reason = f"it is not known, and {where}"
     remedy = f"pass --{plan.option_package} VERSION" if releases else ""
     what = f"release of {DISPLAY_NAMES[plan.option_package]}"
     return [NotChecked(what, reason, remedy, str(plan.settings.place), decides=not releases)]

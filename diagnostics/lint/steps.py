@@ -240,10 +240,20 @@ def check_rule(rule: Rule, *subjects: RunPlan) -> list[Finding]:
     plan = subjects[0]
     findings = []
     for problem in rule.function(*subjects) if rule.applies_to(plan) else ():
-        if finding := to_finding(plan, problem.code or rule.codes[0], problem):
+        code = problem.code or rule.codes[0]
+        if code != "CFG113" and any(value and _is_refused(plan, value.key) for value in problem.values):
+            continue  # CFG113 reports the option
+        if finding := to_finding(plan, code, problem):
             findings.append(finding)
             plan.reported.update(value.key for value in problem.values if value is not None)
     return findings
+
+
+def _is_refused(plan: RunPlan, option: str) -> bool:
+    """Return whether the framework's own parser refuses an option of the run, because its release lacks it."""
+    name, release = plan.option_package, plan.versions.known.get(plan.option_package)
+    parsed = plan.settings.framework_parser and not plan.own_copy and option in plan.settings.options
+    return bool(release and parsed and option_index.lacks_option(name, option, release))
 
 
 def merge_identical(findings: Iterable[Finding]) -> list[Finding]:

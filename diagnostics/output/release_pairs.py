@@ -88,7 +88,8 @@ def _pair(cell: Mapping[str, Any]) -> PublishedPair:
     answers, reasons = [], []
     failed_codes: dict[str, None] = {}
     for question in QUESTIONS:
-        ran = [layers[name] for name in question.layers if name in layers and _executed(layers[name])]
+        ran = [layers[name] for name in question.layers if name in layers]
+        ran = [it for it in ran if it["evidence"] == "executed" and it["verdict"] != "not_run"]
         failed = [layer for layer in ran if layer["verdict"] != "pass"]
         codes = dict.fromkeys(code for layer in failed for code in layer["codes"])
         failed_codes |= codes
@@ -111,11 +112,6 @@ def _pair(cell: Mapping[str, Any]) -> PublishedPair:
         failed=tuple(reasons),
         install=quote_command(("uv", "pip", "install", *pins)),
     )
-
-
-def _executed(layer: Mapping[str, Any]) -> bool:
-    """Return whether a layer ran."""
-    return bool(layer["evidence"] == "executed" and layer["verdict"] != "not_run")
 
 
 def best_pair(pairs: Iterable[PublishedPair]) -> PublishedPair | None:

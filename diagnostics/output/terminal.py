@@ -15,7 +15,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
-from diagnostics import called_as, fixes
+from diagnostics import called_as, fixes, frameworks
 from diagnostics.findings import CheckResult, Finding, NotChecked, Report, Severity
 from diagnostics.output.redact import truncate
 from diagnostics.output.sanitize import console as make_console
@@ -119,7 +119,10 @@ def print_finding(console: Console, finding: Finding, *, verbose: bool = False) 
 def _print_headline(console: Console, finding: Finding) -> None:
     style = STYLES[finding.severity]
     lead = Text(f"{finding.severity.word:<{INDENT}}", style)
-    print_text(console, Text(f"{finding.code} {finding.title}", f"bold {style}"), lead=lead)
+    # A known issue of a release may never occur. Codes of checks count from 901.
+    uncertain = finding.severity is Severity.INFO and finding.certainty == "supported"
+    title = f"may occur: {finding.title}" if uncertain and finding.code[3:4] != "9" else finding.title
+    print_text(console, Text(f"{finding.code} {title}", f"bold {style}"), lead=lead)
 
 
 def _first_evidence(finding: Finding) -> str:
@@ -226,7 +229,12 @@ def subject_lines(report: Report) -> list[str]:
     packages = ", ".join(f"{name} {version}" for name, version in subject.get("packages", {}).items())
     if "files" in subject:
         lines = [f"{file['file']}: {_file_kinds(report, file)}" for file in subject["files"]]
-        return [*lines, f"checked for {packages}" if packages else "no release known: pass e.g. --trl 1.16.0"]
+        used = (plan["framework"] for file in subject["files"] for plan in file["plans"])
+        options = [
+            f"--{name} VERSION" for name in dict.fromkeys(used) if frameworks.FRAMEWORKS[name].packages
+        ]
+        missing = f"no release known{': pass ' if options else ''}{' '.join(options)}"
+        return [*lines, f"checked for {packages}" if packages else missing]
     if "prefix" not in subject:
         return [packages] if packages else []
     ownership = ", grpo-doctor's own environment" if "unnamed" in subject else ""

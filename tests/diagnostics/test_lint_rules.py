@@ -93,10 +93,9 @@ def test_declared_rules_report_their_wrong_examples_only():
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        ("--per_device_train_batch_size 3 --generation_batch_size 12",
-         "Make it a multiple of 24, or use num_generations 4 or 6 or 12."),
+        ("--per_device_train_batch_size 3 --generation_batch_size 12", "of 24, or set num_generations to 4 or 6 or 12"),
         ("--generation_batch_size 12", "a multiple of 8 and of per_device_train_batch_size x processes, or"),
-        ("--per_device_train_batch_size 1 --gradient_accumulation_steps 1", "Make it a multiple of 8."),
+        ("--per_device_train_batch_size 1 --gradient_accumulation_steps 1", "Make completions a multiple of 8."),
     ],
 )  # fmt: skip
 def test_suggested_batch_size_fits_all_constraints(script, expected):

@@ -48,7 +48,7 @@ def generation_holds_whole_groups(plan: RunPlan) -> Iterator[Problem]:
         f"One generation makes {count_of(total, 'completion')}{formula}{processes[0]}, not a multiple of "
         f"num_generations {group}{processes[1]}.",
         [*plan.evidence("group.size"), *factors],
-        fix=f"Make it a multiple of {_required_multiple(plan, group)}{_fitting_groups(plan, total, group)}.",
+        fix=f"Make completions a multiple of {_required_multiple(plan, group)}{_fitting_groups(plan, total, group)}.",
         applies=applies,
         severity=Severity.WARNING if unknown else Severity.ERROR,
     )
@@ -117,4 +117,4 @@ def _fitting_groups(plan: RunPlan, total: int, group: int) -> str:
         return ""  # a generation that is no multiple of a batch has to change, whatever the group
     fitting = [size for size in range(2, min(total, 4096) + 1) if total % size == 0]
     nearest = sorted(sorted(fitting, key=lambda size: abs(size - group))[:3])
-    return f", or use num_generations {' or '.join(map(str, nearest))}" if nearest else ""
+    return f", or set num_generations to {' or '.join(map(str, nearest))}" if nearest else ""
