@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from diagnostics import catalog
 from diagnostics.audit import results
 from diagnostics.audit.results import CLEAN, FAULT, MASKED, NOT_DECIDED, SKIPPED, Audit, Note, Result
 from diagnostics.catalog.mitigation_ranking import recommended_fix
@@ -112,7 +113,7 @@ def _print_fault(console: Console, result: Result, audit: Audit) -> None:
         print_text(console, line, "dim", indent=INDENT)
     for cause in causes[:_MAX_CAUSES]:
         print_text(console, cause.text, indent=INDENT)
-    issue = results.issue_of(code)
+    issue = catalog.load().get(code)
     if issue is None:
         return
     if not causes and not any(fact.name == "consequence_of" for fact in result.evidence):

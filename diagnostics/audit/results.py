@@ -14,8 +14,7 @@ from typing import Any
 
 from diagnostics import UserError, catalog
 from diagnostics.catalog.mitigation_ranking import issue_summary
-from diagnostics.catalog.model import Issue
-from diagnostics.fixes import count_of
+from diagnostics.fixes import count_of, join_some
 
 FAULT, CLEAN, NOT_DECIDED, MASKED, SKIPPED = "fault", "clean", "not_decided", "masked", "not_asked"
 """Outcomes of a check. MASKED: hidden by another fault. SKIPPED: an input is missing."""
@@ -314,14 +313,9 @@ def _result_json(result: Result) -> dict[str, Any]:
     del fields["message"]
     fields |= {"facts": fields.pop("evidence"), "wanted": fields.pop("needed"), "by": fields.pop("masked_by")}
     fields["sentence"] = sentence(result)
-    issue = issue_of(result.code)
+    issue = catalog.load().get(result.code)
     fields["helps"] = {} if issue is None else issue_summary(issue)
     return fields
-
-
-def issue_of(code: str) -> Issue | None:
-    """Return the known issue with a code, or None."""
-    return catalog.load().get(code)
 
 
 def sentence(result: Result) -> str:
@@ -342,9 +336,8 @@ def headline(audit: Audit) -> str:
     """Return the audit in one sentence: its faults or undecided checks, and the counts."""
     faults, counts = audit.select(FAULT), count_line(audit)
     if faults:
-        messages = [result.message for result in faults[:_MAX_MESSAGES]]
-        more = f"; and {len(faults) - _MAX_MESSAGES} more" if len(faults) > _MAX_MESSAGES else ""
-        return f"{count_of(len(faults), 'fault')}: {'; '.join(messages)}{more} ({counts})"
+        messages = join_some([result.message for result in faults], _MAX_MESSAGES, "; ")
+        return f"{count_of(len(faults), 'fault')}: {messages} ({counts})"
     if audit.outcome == CLEAN:
         return counts
     incomplete = list(dict.fromkeys(result.title for result in audit.results if is_open(result)))
@@ -357,6 +350,5 @@ def count_line(audit: Audit) -> str:
     # Print the text up to the colon; the rest says how to provide the input, and is printed with --verbose.
     needs = (note.text.partition(": ")[0] for result in missing for note in result.needed[:1])
     reasons = list(dict.fromkeys(needs))
-    more = ["…"] if len(reasons) > _MAX_REASONS else []
-    explanation = f" (they need: {'; '.join([*reasons[:_MAX_REASONS], *more])})" if reasons else ""
+    explanation = f" (they need: {join_some(reasons, _MAX_REASONS, '; ')})" if reasons else ""
     return f"{count_of(passed, 'check')} passed, {len(missing)} skipped{explanation}"

@@ -406,7 +406,7 @@ def _clip_ratio(curves: Curves) -> Result | None:
 # Metric, kind of fault, causes, message; whether the medians of the first and the last eighth of the run show a fault,
 # and whether a value does.
 _SHIFTS: tuple[tuple[str, str, str, str, Callable[..., bool], Callable[..., bool]], ...] = (
-    ("entropy", "entropy_collapse", "entropy", "entropy collapsed from {first:.3g} to {last:.2g} {span}",
+    ("entropy", "entropy_collapse", "entropy", "entropy fell from {first:.3g} to {last:.2g}; it is low {span}",
      lambda first, last: first > 0.02 and last < 0.1 * first, lambda first, _, value: value < 0.1 * first),
     ("entropy", "entropy_explosion", "entropy_explosion",
      "entropy rose from {first:.3g} to {last:.3g} {span}: completions become random",
@@ -414,7 +414,7 @@ _SHIFTS: tuple[tuple[str, str, str, str, Callable[..., bool], Callable[..., bool
     ("length", "length_collapse", "length_collapse",
      "the mean completion length fell from {first:.0f} to {last:.0f} tokens {span}",
      lambda first, last: first >= 40 and last < 0.15 * first, lambda first, _, value: value < 0.3 * first),
-    ("kl", "kl_explosion", "kl", "the KL to the reference went from {first:.2g} to {last:.3g} {span}",
+    ("kl", "kl_explosion", "kl", "the KL to the reference rose from {first:.2g} to {last:.3g}; it is high {span}",
      lambda first, last: last > max(1, 20 * first, 0.02), lambda _, last, value: value > 0.25 * last),
 )  # fmt: skip
 

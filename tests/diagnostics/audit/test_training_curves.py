@@ -168,7 +168,7 @@ def test_whole_log_is_read_up_to_a_limit(tmp_path, capsys, padding):
             )
     main(["audit", str(tmp_path), "--verbose"])
     printed = capsys.readouterr().out
-    assert ("entropy collapsed from 0.6 to 0.001" in printed) == (padding == 0)
+    assert ("entropy fell from 0.6 to 0.001" in printed) == (padding == 0)
     assert ("only the first 8 MiB and the last 256 KiB were read" in printed) == (padding > 0)
 
 
