@@ -119,4 +119,11 @@ def _text_lines(text: str, line: Line, document: dict[str, Any]) -> Iterator[Lin
     for part in text.removesuffix("\n").split("\n", _MAX_LINES)[:_MAX_LINES]:
         inner = parse_line(part)
         stream = "/".join(filter(None, [line.stream, *writers, inner.stream]))
-        yield Line(inner.text, stream, line.rank or rank or inner.rank, inner.level or level, inner.clocks)
+        yield Line(
+            inner.text,
+            stream,
+            line.rank or rank or inner.rank,
+            inner.level or level,
+            inner.clocks,
+            inner.prefix,
+        )

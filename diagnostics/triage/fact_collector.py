@@ -14,9 +14,9 @@ import re2
 from diagnostics.catalog.signatures import required_literals
 from diagnostics.logs.prefixes import Line, parse_line
 from diagnostics.logs.tracebacks import BOX, HEADER, MAX_GAP, Traceback, TracebackParser, short_path
-from diagnostics.output.redact import mask, truncate
+from diagnostics.output.redact import truncate
 from diagnostics.triage import line_patterns
-from diagnostics.triage.log_facts import CONTEXT, MAX_TEXT, Hits, LogFacts
+from diagnostics.triage.log_facts import MAX_TEXT, Hits, LogFacts, context
 from diagnostics.triage.rules import FRAME_PATTERN, MAX_HITS, AnchorSearch, Rules
 
 # After this number of tracebacks in a log, or of lines inside tracebacks, no further tracebacks are parsed.
@@ -74,9 +74,10 @@ class FactCollector:
             # A very long line is passed in several calls: the position continues.
             self._part = self._part + 1 if number == self._number else 0
             self._number = number
+            # The label of a secret may be in a prefix, or in the text before, of the same record.
+            self._log.before += line.prefix.encode("utf-8", "replace")
             self._add_line(line, number)
-            # The label of a secret may be in the text before, of the same record.
-            self._log.before = (self._log.before + line.text.encode("utf-8", "replace") + b"\n")[-CONTEXT:]
+            self._log.before = context(self._log.before + line.text.encode("utf-8", "replace") + b"\n")
 
     def _add_line(self, line: Line, number: int) -> None:
         """Add the facts of a line; the exception of an ignored traceback and a printed sample give none."""
@@ -168,8 +169,11 @@ class FactCollector:
         """Store a line as a hit of the rules with these indexes."""
         log = self._log
         for index in indexes:
+            text = line.text.strip()
+            start = self._excerpt_start(index, text)
             details = {"traceback": owner, "part": self._part, "is_harmless": line.is_harmless}
-            hit = log.hit(number, self._excerpt(index, line.text), line.rank, **details)
+            details["before"] = log.before + text[:start].encode("utf-8", "replace")
+            hit = log.hit(number, truncate(text[start:], MAX_TEXT), line.rank, **details)
             log.hits.setdefault(index, Hits()).add(hit)
 
     def _add_box_line(self, boxed: Traceback, line: Line) -> None:
@@ -191,17 +195,13 @@ class FactCollector:
                 ):
                     self._add_hits([index], Line(text), boxed.end, boxed)
 
-    def _excerpt(self, index: int, text: str) -> str:
-        """Return a line as evidence; of a long line, the part around a literal text of the rule."""
-        text = text.strip()
-        if len(text) > MAX_TEXT:
-            text = mask(text)
-            rule = self._rules.rules[index]
-            literals = required_literals(rule.code, rule.pattern)
-            first = min((at for literal in literals if (at := text.find(literal)) >= 0), default=0)
-            if first > MAX_TEXT // 2:
-                text = text[text.find(" ", first - MAX_TEXT // 2, first) + 1 or first :]
-        return truncate(text, MAX_TEXT)
+    def _excerpt_start(self, index: int, text: str) -> int:
+        """Return where the evidence in a line begins: in a long one, before a literal text of the rule."""
+        if len(text) <= MAX_TEXT:
+            return 0
+        literals = required_literals(self._rules.rules[index].code, self._rules.rules[index].pattern)
+        first = min((at for literal in literals if (at := text.find(literal)) >= 0), default=0)
+        return text.find(" ", first - MAX_TEXT // 2, first) + 1 or first if first > MAX_TEXT // 2 else 0
 
     def _add_line_facts(self, line: Line, number: int, *, in_traceback: bool) -> None:
         """Add releases and, outside tracebacks, frameworks and error lines."""

@@ -168,8 +168,9 @@ def _last_lines(log: LogFacts) -> Iterator[tuple[Hit, str]]:
                 ignored = _MAX_IGNORED_LINES
             if text:
                 level = "error" if line.is_error else "fine" if line.reports_no_failure or ignored else ""
-                yield log.hit(number, truncate(text, MAX_TEXT), line.rank, before=before + b"\n"), level
-                before += b"\n" + text.encode("utf-8", "replace")
+                before += f"\n{line.prefix}".encode("utf-8", "replace")
+                yield log.hit(number, truncate(text, MAX_TEXT), line.rank, before=before), level
+                before += text.encode("utf-8", "replace")
             # An ignored traceback ends with the exception, the first line without indentation.
             is_exception = text and line.text[0] != " " and not text.startswith((HEADER, IGNORED_EXCEPTION))
             ignored = 0 if is_exception else max(0, ignored - 1)

@@ -6,23 +6,30 @@ frame of a catalog entry.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from diagnostics.catalog.model import Frame
 from diagnostics.logs.tracebacks import Traceback
-from diagnostics.output.redact import mask
+from diagnostics.output.redact import MASK, mask, redact
 
 MAX_FIRST_HITS = 40
 MAX_TEXT = 4096
 """Maximum number of characters of a line that are kept as evidence."""
-CONTEXT = 1024
-"""Number of bytes before a text in which a label may show that it is a secret."""
+CONTEXT = 1 << 14
+"""Number of bytes before a text in which a label may show that it is a secret, a person or a machine."""
+_CONTEXT_LINES = 3
 _MAX_RANKS = 4096
 _MAX_FIRST_ERRORS = 4
+
+
+def context(data: bytes) -> bytes:
+    """Return the end of the text before a message: at most the last lines, and a limited number of bytes."""
+    return b"\n".join(data[-CONTEXT:].rsplit(b"\n", _CONTEXT_LINES + 1)[-_CONTEXT_LINES - 1 :])
 
 
 def has_frame(frame: Frame, frames: Iterable[tuple[str, str]]) -> bool:
@@ -45,7 +52,7 @@ class Hit:
         traceback: The traceback to which it belongs; None if it belongs to none.
         part: Position among the lines of one JSON record; 0 for an ordinary line.
         is_harmless: Whether the line reports no failure: a warning or lower, a retry or an ignored error.
-        before: The end of the log's text before the line.
+        before: The end of the log's text before the message, with the prefixes of its line.
     """
 
     source: str
@@ -59,13 +66,22 @@ class Hit:
 
     @property
     def quoted(self) -> str:
-        """The text with secrets masked, also one whose label is before it in its line or on one of two lines before."""
-        before = "".join(self.before.decode("utf-8", "replace").splitlines(keepends=True)[-3:])
-        masked = mask(before + self.text)
-        if before and not before.endswith(("\n", "\r")):
-            # The line is long, and the text begins inside of it.
-            return re.sub(r"\A\S*\s+", "", masked[max(0, len(mask(before)) - 1) :])
-        return "\n".join(masked.split("\n")[-self.text.count("\n") - 1 :])
+        """The text with secrets masked, also one whose label is before it in its line or on one of three lines before.
+
+        A name of a person or a machine that only the text before it shows is replaced, too. If the label of a
+        collection may be even further away, what may be in the collection is masked.
+        """
+        before = self.before.decode("utf-8", "replace")
+        if len(self.before) >= CONTEXT and not re.search(r"[\n\])}]", before):
+            before = "secrets=["
+        masked, shared = (self._changed(change, before) for change in (mask, redact))
+        return masked if redact(masked) == redact(shared) else redact(shared)
+
+    def _changed(self, change: Callable[[str], str], before: str) -> str:
+        """Change the text together with the text before it, and return the part from where that is another."""
+        changed = change(before + self.text)
+        changed = changed[len(os.path.commonprefix([change(before), changed])) :]
+        return "\n".join(changed.split("\n")[-self.text.count("\n") - 1 :]) or MASK * bool(self.text)
 
     @property
     def location(self) -> str:

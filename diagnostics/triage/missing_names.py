@@ -215,7 +215,12 @@ def _missing_name_lines(log: LogFacts) -> Iterator[Hit]:
         if is_message and not line.is_harmless:
             before = "\n".join(log.lines_from(max(number - 2, 1), min(number - 1, 2)))
             if not _WARNING.search(before):
-                yield log.hit(number, truncate(line.text, MAX_TEXT), line.rank, before=before.encode())
+                yield log.hit(
+                    number,
+                    truncate(line.text, MAX_TEXT),
+                    line.rank,
+                    before=f"{before}\n{line.prefix}".encode(),
+                )
 
 
 def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Explanation | None:

@@ -15,7 +15,7 @@ from diagnostics.logs.prefixes import parse_line
 from diagnostics.output import progress
 from diagnostics.triage.fact_collector import FactCollector
 from diagnostics.triage.log_end import TAIL
-from diagnostics.triage.log_facts import CONTEXT, LogFacts
+from diagnostics.triage.log_facts import CONTEXT, LogFacts, context
 from diagnostics.triage.log_reader import OVERLAP, SOURCES, LogSource, SourceError
 from diagnostics.triage.rules import AnchorSearch, Rules
 
@@ -137,7 +137,7 @@ class _BlockScanner:
         if (data[start - 1 : start] or self._previous[-1:]) not in b"\n":
             limit = anchor if anchor > start else end
             start = limit - len(data[start:limit].partition(b" ")[2])
-        self._log.before = (self._previous + data[max(0, start - CONTEXT) : start])[-CONTEXT:]
+        self._log.before = context(self._previous + data[max(0, start - CONTEXT) : start])
         return start
 
 

@@ -386,6 +386,20 @@ SECRETS_BELOW_LABELS = [
     '\n{"level":"error","msg":"failed","request":{"headers":{"X-Api-Key":"hunter2 Error: a"}}}',
     '\n{"level":"error","args":["--db-password","hunter2 Error: a"],"user":"hunter2 Error: b"}',
     '\n{"level":"error","msg":"cannot log in with password:\\nhunter2abcdef1 was rejected"}',
+    # A label in what is cut off as a prefix, and names that a prefix, the start of a line or a cut word shows.
+    *(
+        f"\n{start}: hunter2Kes7 RuntimeError: a"
+        for start in ("db-password2", "ERROR:db_password", "[api_key_0]")
+    ),
+    '\n{"level": "error", "message": "db-password2: hunter2Kes7"}',
+    "\n2026-01-31T10:00:00.123456+01:00 kestrel7 kernel: NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.",
+    "\nJan 31 10:00:00 trainer sudo: kestrel7 : user NOT in sudoers; RuntimeError: a",
+    "\n-rw-r--r-- 1 kestrel7 kestrel7 1234 Jan 31 10:00 model.bin",
+    "\nkestrel7:x:1000:1000::/opt/a:/bin/bash",
+    f"{'launch --master_addr kestrel7 ' * 200}{'y' * 20} RuntimeError: a",
+    f"passwords={['hunter2 abcdef'] * 260}{' x' * 2000} RuntimeError: CUDA error: a",
+    f"{'a ' * 2000}Cookie: {'a=hunter2abcdef1; ' * 260}{' x' * 2000} RuntimeError: CUDA error: a",
+    f"secrets={['hunter2abcdefgh'] * 1500} RuntimeError: CUDA error: a",
     # A token, password, path or label where a long line or a message is cut.
     f"DB_PASSWORD={'hunter2' * 6}{' x' * 2032} RuntimeError: boom{' y' * 3000}",
     f"DB_PASSWORD= {'hunter2' * 6}{' x' * 2022} RuntimeError: boom{' y' * 3000}",
@@ -402,6 +416,7 @@ def test_secret_below_its_label_is_masked_in_a_line_that_is_quoted_alone(tmp_pat
     (tmp_path / "a.log").write_text(f"INFO step 1\nINFO {log}\n")
     result = run_triage("--format", form, tmp_path / "a.log")
     assert "hunter2" not in result.out + result.err
+    assert form == "terminal" or "kestrel7" not in result.out
 
 
 def test_release_of_too_many_digits_crashes_nothing(run_triage):
