@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from diagnostics.logs.prefixes import Line, parse_line
@@ -119,11 +120,4 @@ def _text_lines(text: str, line: Line, document: dict[str, Any]) -> Iterator[Lin
     for part in text.removesuffix("\n").split("\n", _MAX_LINES)[:_MAX_LINES]:
         inner = parse_line(part)
         stream = "/".join(filter(None, [line.stream, *writers, inner.stream]))
-        yield Line(
-            inner.text,
-            stream,
-            line.rank or rank or inner.rank,
-            inner.level or level,
-            inner.clocks,
-            inner.prefix,
-        )
+        yield replace(inner, stream=stream, rank=line.rank or rank or inner.rank, level=inner.level or level)

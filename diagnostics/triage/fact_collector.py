@@ -14,7 +14,6 @@ import re2
 from diagnostics.catalog.signatures import required_literals
 from diagnostics.logs.prefixes import Line, parse_line
 from diagnostics.logs.tracebacks import BOX, HEADER, MAX_GAP, Traceback, TracebackParser, short_path
-from diagnostics.output.redact import truncate
 from diagnostics.triage import line_patterns
 from diagnostics.triage.log_facts import MAX_TEXT, Hits, LogFacts, context
 from diagnostics.triage.rules import FRAME_PATTERN, MAX_HITS, AnchorSearch, Rules
@@ -75,9 +74,9 @@ class FactCollector:
             self._part = self._part + 1 if number == self._number else 0
             self._number = number
             # The label of a secret may be in a prefix, or in the text before, of the same record.
-            self._log.before += line.prefix.encode("utf-8", "replace")
+            self._log.before += line.prefix.encode()
             self._add_line(line, number)
-            self._log.before = context(self._log.before + line.text.encode("utf-8", "replace") + b"\n")
+            self._log.before = context(self._log.before + line.text.encode() + b"\n")
 
     def _add_line(self, line: Line, number: int) -> None:
         """Add the facts of a line; the exception of an ignored traceback and a printed sample give none."""
@@ -169,11 +168,9 @@ class FactCollector:
         """Store a line as a hit of the rules with these indexes."""
         log = self._log
         for index in indexes:
-            text = line.text.strip()
-            start = self._excerpt_start(index, text)
             details = {"traceback": owner, "part": self._part, "is_harmless": line.is_harmless}
-            details["before"] = log.before + text[:start].encode("utf-8", "replace")
-            hit = log.hit(number, truncate(text[start:], MAX_TEXT), line.rank, **details)
+            text = line.text.strip()
+            hit = log.hit(number, text, line.rank, self._excerpt_start(index, text), **details)
             log.hits.setdefault(index, Hits()).add(hit)
 
     def _add_box_line(self, boxed: Traceback, line: Line) -> None:
@@ -213,7 +210,7 @@ class FactCollector:
         log.frameworks.update(line_patterns.mentioned_frameworks(line.prefix + line.text))
         is_error = not line.is_harmless and _is_fatal(line.text)
         if is_error or (line.is_error and len(log.logged_errors) < _MAX_ERROR_LINES):
-            hit = log.hit(number, truncate(line.text.strip(), MAX_TEXT), line.rank)
+            hit = log.hit(number, line.text.strip(), line.rank)
             if is_error:
                 log.add_error(hit)
                 # Python printed an ignored exception without a traceback.

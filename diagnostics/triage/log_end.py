@@ -18,9 +18,8 @@ import msgspec
 from diagnostics.logs import envelopes
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import HEADER
-from diagnostics.output.redact import truncate
 from diagnostics.triage.line_patterns import IGNORED_EXCEPTION
-from diagnostics.triage.log_facts import MAX_TEXT, Hit, LogFacts
+from diagnostics.triage.log_facts import Hit, LogFacts
 
 # Number of the log's last bytes that are kept.
 TAIL = 1 << 14
@@ -168,9 +167,9 @@ def _last_lines(log: LogFacts) -> Iterator[tuple[Hit, str]]:
                 ignored = _MAX_IGNORED_LINES
             if text:
                 level = "error" if line.is_error else "fine" if line.reports_no_failure or ignored else ""
-                before += f"\n{line.prefix}".encode("utf-8", "replace")
-                yield log.hit(number, truncate(text, MAX_TEXT), line.rank, before=before), level
-                before += text.encode("utf-8", "replace")
+                before += f"\n{line.prefix}".encode()
+                yield log.hit(number, text, line.rank, before=before), level
+                before += text.encode()
             # An ignored traceback ends with the exception, the first line without indentation.
             is_exception = text and line.text[0] != " " and not text.startswith((HEADER, IGNORED_EXCEPTION))
             ignored = 0 if is_exception else max(0, ignored - 1)

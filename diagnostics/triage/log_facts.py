@@ -15,21 +15,20 @@ from typing import Any
 
 from diagnostics.catalog.model import Frame
 from diagnostics.logs.tracebacks import Traceback
-from diagnostics.output.redact import MASK, mask, redact
+from diagnostics.output.redact import MASK, mask, redact, truncate
 
 MAX_FIRST_HITS = 40
 MAX_TEXT = 4096
 """Maximum number of characters of a line that are kept as evidence."""
 CONTEXT = 1 << 14
 """Number of bytes before a text in which a label may show that it is a secret, a person or a machine."""
-_CONTEXT_LINES = 3
 _MAX_RANKS = 4096
 _MAX_FIRST_ERRORS = 4
 
 
 def context(data: bytes) -> bytes:
-    """Return the end of the text before a message: at most the last lines, and a limited number of bytes."""
-    return b"\n".join(data[-CONTEXT:].rsplit(b"\n", _CONTEXT_LINES + 1)[-_CONTEXT_LINES - 1 :])
+    """Return the end of the text before a message: at most three lines, the message's own, and CONTEXT bytes."""
+    return b"\n".join(data[-CONTEXT:].rsplit(b"\n", 4)[-4:])
 
 
 def has_frame(frame: Frame, frames: Iterable[tuple[str, str]]) -> bool:
@@ -146,10 +145,10 @@ class LogFacts:
     tail: bytes = field(default=b"", repr=False)
     before: bytes = field(default=b"", repr=False)
 
-    def hit(self, number: int, text: str, rank: str = "", **attributes: Any) -> Hit:
-        """Return a line of this log as evidence; `attributes` are other attributes of `Hit`."""
-        attributes = {"before": self.before} | attributes
-        return Hit(self.source, number, text, rank or self.rank, **attributes)
+    def hit(self, number: int, text: str, rank: str = "", start: int = 0, **attributes: Any) -> Hit:
+        """Return a line, from position `start` on, as evidence; `attributes` are other attributes of `Hit`."""
+        attributes = {"before": self.before + text[:start].encode()} | attributes
+        return Hit(self.source, number, truncate(text[start:], MAX_TEXT), rank or self.rank, **attributes)
 
     def lines_from(self, first: int, count: int) -> list[str]:
         r"""Return up to `count` lines from number `first` on; empty if `first` is neither in `head` nor in `tail`.

@@ -25,10 +25,9 @@ from diagnostics.findings import Certainty, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, Run
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import exception_of
-from diagnostics.output.redact import truncate
 from diagnostics.triage import line_patterns
 from diagnostics.triage.calling_code import Frames, describe_caller, frames_of, package_of, without_wrappers
-from diagnostics.triage.log_facts import MAX_TEXT, Hit, LogFacts
+from diagnostics.triage.log_facts import Hit, LogFacts
 from diagnostics.triage.verdict import Diagnosis
 
 _CODE = "CMP906"
@@ -213,14 +212,9 @@ def _missing_name_lines(log: LogFacts) -> Iterator[Hit]:
         line = parse_line(raw)
         is_message = exception_of(line.text) or _MESSAGE.search(normalize_message(line.text))
         if is_message and not line.is_harmless:
-            before = "\n".join(log.lines_from(max(number - 2, 1), min(number - 1, 2)))
+            before = "\n".join([*log.lines_from(max(number - 2, 1), min(number - 1, 2)), line.prefix])
             if not _WARNING.search(before):
-                yield log.hit(
-                    number,
-                    truncate(line.text, MAX_TEXT),
-                    line.rank,
-                    before=f"{before}\n{line.prefix}".encode(),
-                )
+                yield log.hit(number, line.text, line.rank, before=before.encode())
 
 
 def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Explanation | None:

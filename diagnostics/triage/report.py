@@ -59,14 +59,8 @@ def report(verdict: Diagnosis, logs: list[str], skipped: str = "") -> Report:
     unresolved = "" if verdict.state in _RESOLVED else NOTES[verdict.state].partition(";")[0]
     if unresolved and verdict.anchors:
         unresolved += f"; read first: {verdict.anchors[0].quoted} [{verdict.anchors[0].location}]"
-    return Report(
-        "triage",
-        _subject(verdict, logs),
-        tuple(checks),
-        tuple(notes),
-        unresolved=unresolved,
-        extra=TriageForm(),
-    )
+    subject = _subject(verdict, logs)
+    return Report("triage", subject, tuple(checks), tuple(notes), unresolved=unresolved, extra=TriageForm())
 
 
 def _proof(finding: Finding) -> tuple[int, int]:
