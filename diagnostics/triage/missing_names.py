@@ -212,9 +212,9 @@ def _missing_name_lines(log: LogFacts) -> Iterator[Hit]:
         line = parse_line(raw)
         is_message = exception_of(line.text) or _MESSAGE.search(normalize_message(line.text))
         if is_message and not line.is_harmless:
-            before = "\n".join([*log.lines_from(max(number - 2, 1), min(number - 1, 2)), line.prefix])
+            before = "\n".join(log.lines_from(max(number - 2, 1), min(number - 1, 2)))
             if not _WARNING.search(before):
-                yield log.hit(number, line.text, line.rank, before=before.encode())
+                yield log.hit(number, line.text, line.rank, before=f"{before}\n{line.prefix}".encode())
 
 
 def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Explanation | None:
