@@ -184,7 +184,7 @@ def resolve(releases: Sequence[Release]) -> Resolution:
     if done.code == 0:
         python = ".".join(map(str, sys.version_info[:2]))
         return Resolution(True, f"{len(done.output.splitlines())} packages, Python {python}")
-    message = mask(truncate(uv.error_line(done.errors), 300))
+    message = mask(truncate(uv.error_line(done.errors), 600))
     if source := re.search(r"([\w.-]+)(?:==\S+)? ha(?:s|ve) no usable wheels", message):
         message = f"{source[1]} has no wheels; pip may still build it"
     return Resolution(False if "No solution found" in done.errors and not source else None, message)
