@@ -25,10 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @click.command(
     cls=Command,
-    examples=(
-        ("catalog", "codes, kinds, titles"),
-        ("catalog --check", "check every entry and its samples"),
-    ),
+    examples=(("catalog", "codes, kinds, titles"), ("catalog --check", "check every entry and its samples")),
     exit_codes={1: None, 2: "an entry is wrong", 3: None},
 )
 @click.option("--check", is_flag=True, help="Check every entry and its samples.")

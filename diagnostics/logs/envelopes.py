@@ -3,7 +3,7 @@
 An envelope is the JSON object that a log collector or a structured logger puts around a log line. Each text of the
 object that is no metadata becomes at most 2,000 log lines, with the object's rank, level (if it is a text) and stream.
 Left out are single words, unless their key is that of a message, and values whose key labels a secret, person or
-machine.
+machine. An item is redacted if its value, or another item, shows that it is one of these.
 A line may have two envelopes: for example, Docker's around that of the logger. At most two are removed. A line of more
 than 256,000 characters is not parsed as JSON. `unwrap` returns the log lines inside a line of text, `unwrap_bytes`
 those inside a raw line.
@@ -66,11 +66,24 @@ def unwrap(line: Line) -> Iterator[Line] | None:
         # A printed Python dictionary of metrics looks alike, and is no JSON.
         with suppress(ValueError, RecursionError):
             document = json.loads(text)
-            return (inner for part in _texts(document, 0) for inner in _text_lines(part, line, document))
+            return (inner for part in _safe_texts(document) for inner in _text_lines(part, line, document))
     if "\\n" in text and (HEADER in text or _FRAME.search(text)):
         unescaped = _ESCAPE.sub(lambda match: _ESCAPES.get(match[0], "\x1b"), text.lstrip("b\"'"))
         return _text_lines(unescaped, line, {})
     return None
+
+
+def _safe_texts(document: dict[str, Any]) -> list[str]:
+    """Return the messages of a record; redacted if only the whole record shows what must be replaced."""
+    items = [json.dumps({key: item}, ensure_ascii=False)[1:-1] for key, item in document.items()]
+    safe: dict[str, Any] = {}
+    for (key, item), line in zip(document.items(), redact(",\n".join(items)).split("\n"), strict=True):
+        # A rule may have replaced a bracket or a quotation mark.
+        safe[key] = line * any(_texts(item, 1, key))
+        with suppress(ValueError):
+            (safe[key],) = json.loads(f"{{{line.removesuffix(',')}}}").values()
+    texts, found = (list(_texts(record, 0)) for record in (document, safe))
+    return texts if [*map(redact, found)] == [*map(redact, texts)] else found
 
 
 def _texts(value: Any, depth: int, key: str = "msg") -> Iterator[str]:

@@ -89,11 +89,7 @@ def _add_answers(run: Run, cell: str, handle: Any, ray: Any) -> None:
 
 
 def run_cell(
-    cell: str,
-    layers: list[str],
-    fresh: frozenset[tuple[str, str]],
-    events: list[str],
-    run_name: str,
+    cell: str, layers: list[str], fresh: frozenset[tuple[str, str]], events: list[str], run_name: str
 ) -> list[str]:
     """Run the due layers of a cell on this node; return the new events as store lines.
 

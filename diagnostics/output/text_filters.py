@@ -37,10 +37,7 @@ _LOCATIONS = frozenset({("Evidence", "place")})
 def mask_for_screen(value: T) -> T:
     """Mask secrets and escape control characters in the texts of nested data, for the user's own screen."""
     masked = lru_cache(1024)(redact.mask)
-    line, prose = (
-        (lambda text: sanitize.escape_line(masked(text))),
-        (lambda text: sanitize.escape(masked(text))),
-    )
+    line, prose = (lambda it: sanitize.escape_line(masked(it))), (lambda it: sanitize.escape(masked(it)))
     return change_texts(value, line, prose, FIXED_WORDS)
 
 
@@ -100,12 +97,12 @@ def _change(value: Any, line: Change, prose: Change, skip: Skip) -> Any:
 
 
 def _dict_value(key: Any, item: Any, line: Change, prose: Change, skip: Skip) -> Any:
-    """Change a dict's value together with its key, because the value of a key `password` is always secret."""
+    """Change a dict's value alone, and then with its key, because the value of a key `password` is always secret."""
     if not isinstance(key, str) or not isinstance(item, str):
         return _change(item, line, prose, skip)
     # Four numbers with dots are a release under these keys, and an IPv4 address under any other key.
     if key in {"version", "python"} and "+" not in item and is_package_version("a", item):
         return item
-    prefix = f"{key}="
-    changed = line(prefix + item)
-    return changed.removeprefix(prefix) if changed.startswith(prefix) else line(item)
+    prefix, alone = f"{key}=", line(item)
+    changed = line(prefix + alone)
+    return changed.removeprefix(prefix) if changed.startswith(prefix) else alone

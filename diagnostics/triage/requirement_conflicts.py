@@ -32,7 +32,7 @@ from diagnostics.triage.verdict import Diagnosis
 from diagnostics.versions import in_range, newest, parse_specifier
 
 _CODE = "CMP904"
-_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,80}"
+_NAME = r"(?<![A-Za-z0-9_.-])[A-Za-z0-9][A-Za-z0-9_.-]{0,80}"
 # Each operator is matched in one way only: two ways for each of forty take 2**40 steps.
 _RANGE = r"(?:(?:[<>!~]=?|={1,3}) ?[A-Za-z0-9_.*+-]{1,40}(?:(?:, ?| and )(?=[<>=!~]))?){0,40}"
 _REQUIREMENT = rf"(?P<name>{_NAME}?)(?:\[[\w,.-]{{1,80}}\])? ?(?P<range>{_RANGE})"

@@ -197,6 +197,11 @@ def test_hosts_after_dots_and_in_short_urls_are_redacted():
     assert redact("http://gpubox7 refused") == "http://<host> refused"
 
 
+def test_value_of_a_dict_begins_a_line():
+    listed = {"text": "-rw-r--r-- 1 alicekestrel bobkestrel 1234 Jan 31 10:00 RuntimeError: boom"}
+    assert "kestrel" not in str(redact_for_sharing(listed))
+
+
 def test_relative_path_below_the_folder_of_homes_is_redacted():
     assert redact("home/ada/run.sh and Users/ada/x.log") == "home/<user>/run.sh and Users/<user>/x.log"
     assert redact("the home/work balance") == "the home/work balance"

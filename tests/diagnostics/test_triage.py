@@ -400,7 +400,11 @@ SECRETS_BELOW_LABELS = [
     f"passwords={['hunter2 abcdef'] * 260}{' x' * 2000} RuntimeError: CUDA error: a",
     f"{'a ' * 2000}Cookie: {'a=hunter2abcdef1; ' * 260}{' x' * 2000} RuntimeError: CUDA error: a",
     f"secrets={['hunter2abcdefgh'] * 1500} RuntimeError: CUDA error: a",
-    # A token, password, path or label where a long line or a message is cut.
+    '\n{"level":"error","msg":"boom","key":"hunter2dE5gH7jK9mN1pQ4 was refused","cookies":{"a":"hunter2K is bad"}}',
+    '\n{"level":"error","env":[{"name":"DB_PASSWORD","value":"hunter2K refused"}]}',
+    '\n{"level":"error","args":["redis-cli","-a","hunter2K x"],"node":"hunter2kestrel is down"}',
+    # A token, password, path or label where a long line, a message or a function's name is cut.
+    f'Traceback (most recent call last):\n  File "a.py", line 3, in {"f" * 180} ghp_{"hunter2" * 6}\nValueError: boom',
     f"DB_PASSWORD={'hunter2' * 6}{' x' * 2032} RuntimeError: boom{' y' * 3000}",
     f"DB_PASSWORD= {'hunter2' * 6}{' x' * 2022} RuntimeError: boom{' y' * 3000}",
     f"{'x ' * 1570795}ghp_{'hunter2' * 6} RuntimeError: boom{' y' * 9000}",
