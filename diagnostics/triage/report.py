@@ -195,6 +195,7 @@ def _finding(candidate: Candidate, number: int, verdict: Diagnosis) -> Finding:
         for name, (version, place) in sorted(verdict.versions.items())
         if (name, version) in candidate.releases
     ]
+    frames = [it for hit in candidate.hits if hit.traceback for it in hit.traceback.frames]
     return replace(
         finding_of_issue(candidate.issue, candidate.certainty, evidence),
         severity=Severity.INFO if candidate.certainty == "hypothesis" and number else severity,
@@ -205,15 +206,10 @@ def _finding(candidate: Candidate, number: int, verdict: Diagnosis) -> Finding:
             triggers=candidate.triggers,
             frameworks=verdict.frameworks,
             releases={name: version for name, (version, _) in verdict.versions.items()},
-            failure=[text for hit in candidate.hits for text in (hit.text, *_frame_names(hit))],
+            failure=[*(hit.text for hit in candidate.hits), *(f"{path}:{name}" for path, name in frames)],
             logs=[(log.head + log.tail).decode("utf-8", "replace") for log in verdict.logs],
         ),
     )
-
-
-def _frame_names(hit: Hit) -> list[str]:
-    frames = hit.traceback.frames if hit.traceback else ()
-    return [f"{path}:{function}" for path, function in frames]
 
 
 def _lead_finding(lead: Lead, number: int) -> Finding:

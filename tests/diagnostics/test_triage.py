@@ -392,6 +392,7 @@ SECRETS_BELOW_LABELS = [
         for start in ("db-password2", "ERROR:db_password", "[api_key_0]")
     ),
     '\n{"level": "error", "message": "db-password2: hunter2Kes7"}',
+    '\n{"level":"error","msg":"boom","key":"hunter2B3dE5gH7jK9 expired","cookies":{"a":"hunter2 bad"}}',
     "\n2026-01-31T10:00:00.123456+01:00 kestrel7 kernel: NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.",
     "\nJan 31 10:00:00 trainer sudo: kestrel7 : user NOT in sudoers; RuntimeError: a",
     "\n-rw-r--r-- 1 kestrel7 kestrel7 1234 Jan 31 10:00 model.bin",
