@@ -40,8 +40,6 @@ _TYPE_KEYS = ("exc_type", "exception_type", "exception.type", "type", "class")
 _MESSAGE_KEYS = ("exc_value", "exception_message", "exception.message", "value", "message")
 # A key of a text; a single word under another key is no message.
 _TEXT_KEY = re.compile(r"(?i)msg|message|log|text|event|line|reason|type|.*(?:exc|err|trace|stack).*")
-# A first word with a digit, which may be a secret under a key such as `session`.
-_WORD = re.compile(r"(?=\S{0,64}\d)[^\s\\\"]{6,128}")
 # The beginning of a frame behind an escaped line end.
 _FRAME = re.compile(r'\\n\s*File \\?["\']')
 _ESCAPES = {"\\n": "\n", "\\t": "\t", '\\"': '"', "\\'": "'", "\\\\": "\\", "\\r": ""}
@@ -105,17 +103,14 @@ def _texts(value: Any, depth: int, key: str = "msg") -> Iterator[str]:
             yield f"{kind}: {message}"
         skipped = {"frames", *_TIME_KEYS, *((*_TYPE_KEYS, *_MESSAGE_KEYS) if is_exception else ())}
         for name, item in value.items():
-            is_text = isinstance(item, str)
-            word = match[0] if is_text and (match := _WORD.match(item)) else "Kes7-Tulip9"
-            if name not in skipped and not _is_private(name, word, is_list=not is_text):
+            if name not in skipped and not _is_private(name):
                 yield from _texts(item, depth + 1, name)
 
 
 @functools.lru_cache(4096)
-def _is_private(key: str, value: str = "Kes7-Tulip9", *, is_list: bool = False) -> bool:
+def _is_private(key: str) -> bool:
     """Return whether a key or an option labels a secret, a person or a machine, so that its value is no message."""
-    label = f'"{key[-256:]}": ' + "[" * is_list
-    return value in redact(value) and value not in redact(f'{label}"{value}"')
+    return "Kes7-Tulip9" not in redact(f'"{key[-256:]}": "Kes7-Tulip9"')
 
 
 def _first_text(value: dict[str, Any], keys: Iterable[str]) -> str:

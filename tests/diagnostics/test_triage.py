@@ -387,14 +387,10 @@ SECRETS_BELOW_LABELS = [
     '\n{"level":"error","args":["--db-password","hunter2 Error: a"],"user":"hunter2 Error: b"}',
     '\n{"level":"error","msg":"cannot log in with password:\\nhunter2abcdef1 was rejected"}',
     # A label in what is cut off as a prefix, and names that a prefix, the start of a line or a cut word shows.
-    *(
-        f"\n{start}: hunter2Kes7 RuntimeError: a"
-        for start in ("db-password2", "ERROR:db_password", "[api_key_0]")
-    ),
+    "\ndb-password2: hunter2Kes7 RuntimeError: a",
+    "\nERROR:db_password: hunter2Kes7 RuntimeError: a",
     '\n{"level": "error", "message": "db-password2: hunter2Kes7"}',
-    '\n{"level":"error","msg":"boom","key":"hunter2B3dE5gH7jK9 expired","cookies":{"a":"hunter2 bad"}}',
     "\n2026-01-31T10:00:00.123456+01:00 kestrel7 kernel: NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.",
-    "\nJan 31 10:00:00 trainer sudo: kestrel7 : user NOT in sudoers; RuntimeError: a",
     "\n-rw-r--r-- 1 kestrel7 kestrel7 1234 Jan 31 10:00 model.bin",
     "\nkestrel7:x:1000:1000::/opt/a:/bin/bash",
     f"{'launch --master_addr kestrel7 ' * 200}{'y' * 20} RuntimeError: a",
