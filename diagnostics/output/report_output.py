@@ -57,12 +57,6 @@ class CodesType(click.ParamType):  # type: ignore[type-arg]  # generic from clic
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-        """Return the codes that begin with the text before the cursor."""
-        del ctx, param
-        paths = finding_filters.CATALOG.glob(f"*/{incomplete.upper()}*.toml")
-        return [click.shell_completion.CompletionItem(code) for code in sorted(path.stem for path in paths)]
-
 
 def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the shared options; the command receives them as `output: ReportOptions`."""
