@@ -78,7 +78,7 @@ class TomlSource:
         return TomlError(f"{self.location(keys)}: {name}{text}")
 
     def location(self, keys: Keys, text: str = "") -> str:
-        """Return `file:line` of `keys`, or of the innermost table above that has a line; with an unknown key, line 1.
+        """Return `file:line` of `keys`, or of the innermost table above that has a line; line 1 if none has.
 
         If a line from there on contains `text`, as it is or as in a TOML string, that line is returned instead.
         """

@@ -1,8 +1,9 @@
 """Parse and compare releases and version ranges, and decide whether a known issue affects installed releases.
 
 A release or a range can be any text that a package, a lock or a user declares. Text that is no version, or is longer
-than a real one, raises no error: it is in no range. `parse_version` parses a release, `in_range` tests whether a range
-includes it, and `satisfiable` whether ranges overlap. `affects` compares installed releases with an issue's claims.
+than a real one, raises no error: `in_range` returns False for it, `may_allow` True, and `satisfiable` ignores such a
+range. `parse_version` parses a release, `in_range` and `may_allow` test whether a range includes it, and `satisfiable`
+whether ranges overlap. `affects` compares installed releases with an issue's claims.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run attempts in worker processes, with a time limit for each attempt.
+"""Run attempts (a trigger of a repro, with a mitigation or without) in worker processes, with a time limit for each.
 
 `run` runs the attempts. A worker imports the modules that its attempts need once, and forks a process for each attempt:
 the import of vLLM takes seconds, an attempt milliseconds. A hang, a crash or a corrupted scheduler affects no other
@@ -129,7 +129,10 @@ def _end_worker(worker: int, reader: Connection) -> str:
 
 
 def import_all(repros: Sequence[Repro]) -> str:
-    """Import the modules that attempts need; return a message if one of these imports fails, else an empty text."""
+    """Import the modules that attempts need; return a message if one of these imports fails, else an empty text.
+
+    Then import the helpful modules; an error of such an import is ignored.
+    """
     for name in dict.fromkeys(module for repro in repros for module in repro.modules):
         try:
             importlib.import_module(name)

@@ -3,6 +3,8 @@
 `ForkServer` is the client in the tests. The process that forks the programs runs this module as `__main__`, and gets
 requests and file descriptors through a socket. In a run of the whole suite, the workers of pytest-xdist and their fork
 servers are forked from one process, the worker server: each import of PyTorch and transformers takes 9 s of CPU time.
+pytest-xdist starts its workers with the arguments `fork ADDRESS … PROGRAM`, by which this module forks PROGRAM (Python
+code) from the worker server.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class ForkServer:
 
     Args:
         preload: Modules that the process imports: `commands` (diagnostics, repro) or `trainer` (grpo_core, PyTorch).
-        requests: Socket of a running process; None to start one.
+        requests: Socket of a running process, which has its imports already; None to start one.
     """
 
     def __init__(self, preload: str, requests: socket.socket | None = None) -> None:

@@ -1,6 +1,7 @@
-"""`select_tests` finds the tests that depend on a file, and those that need PyTorch, by the standard library alone.
+"""`select_tests` finds the tests that depend on a file, and those that need PyTorch.
 
-`nox -s tests -- FILE` and `nox -s quick -- FILE` (direct_only) run the selected tests.
+It imports only the standard library. `nox -s tests -- FILE` runs the tests that depend on a file;
+`nox -s quick -- FILE` runs the nearest of them (`direct_only`) that need no PyTorch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Find the package and module of a class, function, member or argument that an error names.
 
 `find_class` and `find_member` do so. `find_extended_class` guesses the class that an unknown class extends.
-`inherited_use` and `outermost_definition` find the base class that defines a member. `find_namesake` finds another
-package that defines the same class; for a method call, with that method.
+`inherited_use` and `outermost_definition` find the base class that defines a member. `find_namesake` finds other
+packages that define a class of the same name; for a method call, one with that method.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ def find_extended_class(owner: str, member: str) -> tuple[str, str, str] | None:
 
     Both names end with the same word, and the rest of the extended class's name is in `owner`: `GRPOTrainer` for
     Qwen2VLGRPOTrainer. The longest such name of a package is meant; else the class that trainers, models, tokenizers or
-    processors extend under any name. Without an `owner`, it is the only class with that member.
+    processors extend under any name. Without an `owner`, it is the only class with that member. Classes of
+    `.experimental.` modules do not count. For an `owner` in the index, only the class under any name is tried.
 
     Args:
         owner: A class whose members the index does not have; '' for a function.

@@ -63,7 +63,7 @@ class CallingCode(NamedTuple):
 
 @dataclass(frozen=True)
 class Explanation:
-    """The releases that define a missing name, the packages that use it, and the requirements to install.
+    """The releases that define a missing name or fit an override, the packages that use it, and what to install.
 
     Attributes:
         subject: The name as source code would write it.
@@ -75,7 +75,7 @@ class Explanation:
         changes: Requirements, each of which is sufficient.
         caller: The package of the traceback's last frame; '' if unknown.
         callers: Packages that use the name; only the package of the traceback's last frame, if it is one of them.
-        import_check: The module whose import shows the cause, if the release (each, if unknown) has the name; else ''.
+        import_check: Module to import to see why a name that the release (each, if unknown) has is missing; else ''.
         override: The user's method or function in place of the provider's: `Class.method`, `the function NAME`, or ''.
         is_decided: False if the index lacks the package's names, or if Python imported a folder without `__init__.py`.
         is_open: Whether the message does not decide which code was called, or which side is at fault.

@@ -1,8 +1,8 @@
 """Narrow version requirements, such as `trl>=0.16.0`, so that the newest release in the range fits other packages.
 
 Releases between the ends of the range are not all checked, and the search stops after 12 at one end. If none fits,
-`fitting_changes` names the packages that must change, too. If an installed package contradicts the present release of
-the package to change already, it is ignored, unless it is the caller.
+`fitting_changes` names the packages that must change, too. An installed package that contradicts the installed release
+of the package to change, too, is ignored, unless it is the caller.
 """
 
 from __future__ import annotations
@@ -110,7 +110,10 @@ class FitCheck:
 
 
 def _contradict(first: Release, second: Release) -> bool:
-    """Return whether required ranges, a published run, or names missing at import contradict two releases."""
+    """Return whether required ranges, a published run, or names missing at import contradict two releases.
+
+    Names that only experimental files use do not count.
+    """
     for user, provider in ((first, second), (second, first)):
         if not query.is_in_ranges(user, provider):
             return True

@@ -1,7 +1,7 @@
 """Look up the guards of a release: the `raise` and `assert` statements in code that a run reaches at its start.
 
-This code is its option classes, its main program, config classes that Hydra creates or from which options take their
-defaults, and components, which a run uses only with some options. `start_guards` returns the guards.
+This code is the option classes and the main program of the run, config classes that Hydra creates or from which options
+take their defaults, and components, which are used only with some options. `start_guards` returns the guards.
 `is_in_all_companions` returns whether the oldest and the newest fitting release of a guard's package have it.
 """
 
@@ -138,7 +138,7 @@ def _field_owners(api: ReleaseApi, definition: Definition) -> Iterator[Definitio
 
 
 class _ClassReader:
-    """Reads the guards that run when an object of a class is made, following calls of its own methods."""
+    """Reads the guards that run when an object is made or set up (`_START`), following calls of its own methods."""
 
     def __init__(
         self, api: ReleaseApi, releases: Mapping[str, Release], definition: Definition, prefix: str

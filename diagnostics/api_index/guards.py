@@ -6,8 +6,9 @@ of the module are replaced by their values where these are known, and attributes
 a statement calls it. A `raise` without an exception, of a variable, or of an attribute (`raise errors.X`) is no guard.
 
 Two more kinds of entry have the same form: CALL, a call of a method of `self`, `super()` or a class, or a pydantic
-validator; and SET, an attribute of `self` that is set. An entry under a condition that cannot be expressed is left out;
-SET keeps it, with `...` for the condition. `api_index.build` adds the entries REGISTERED.
+validator; and SET, an attribute of `self` that is set. An entry inside a loop, a `match` or a `try` with handlers, or
+under another condition that cannot be expressed, is left out; SET keeps it, with `...` for the condition.
+`api_index.build` adds the entries REGISTERED.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 `options_to_index` lists the names of all options of a release; those of vLLM include its environment variables and the
 parameters of `LLM`. `command_options` returns the options of one command in the index. `choices`, `declared_type` and
 `declared_default` return what a release declares for an option. `wanted_type` returns the expected type if an option
-rejects a value. `guards_of` returns the recorded guards of a module, and its entries for names that it registers.
+rejects a value. `guards_of` returns the guards of a module (`raise` and `assert` with their conditions), with its
+entries for calls, set attributes and registered names.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ def options_to_index(package: str, names: Mapping[str, Facts]) -> dict[str, dict
 
 
 def _options_of_file(package: str, module: str, facts: Facts, names: Mapping[str, Facts]) -> Iterator[str]:
-    """Yield the options that one file declares: fields of dataclasses, argparse options, keys of a config."""
+    """Yield the options that one file declares: fields of dataclasses, argparse options, keys of a config.
+
+    For vLLM, its environment variables and the parameters of `LLM` are options, too.
+    """
     if module.endswith(("yaml", "yml")):
         # From 0.5 on verl has a composed copy of its config; the other files then add only names of config groups.
         folder, _, file = module.rpartition("/")
@@ -326,7 +330,7 @@ def _alternatives(node: ast.expr) -> list[ast.expr]:
 
 
 def _literals(text: str) -> tuple[str, ...]:
-    """Return the constants of a list or tuple as strings; empty if it was truncated or is computed."""
+    """Return the constants of a list or tuple, or one constant, as strings; empty if truncated or computed."""
     try:
         values = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):

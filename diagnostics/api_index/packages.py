@@ -1,8 +1,9 @@
 """Load `packages.toml`: for each indexed package, the releases and files to read, and the code that declares options.
 
 It also selects which uses and guards (`raise` and `assert`) are recorded, and which guards a GRPO run reaches. Further
-tables list the files of a release to prefer, names by which logs show callers outside of the index, classes that users
-extend, and renamed modules of transformers.
+tables list the files of a release to prefer, names by which `triage` finds the calling code in a log (programs outside
+of the index, launchers, and files that only pass calls on), classes that users extend, and renamed modules of
+transformers.
 """
 
 from __future__ import annotations
@@ -93,7 +94,11 @@ class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
     commands: dict[str, tuple[str, ...]] = {}
 
     def includes(self, path: str) -> bool:
-        """Return whether a file is read: a module, stub or YAML config, not in a left-out folder or one of SKIPPED."""
+        """Return whether a file is read: a module (`.py`, `.so`), one of `stubs`, or a YAML config.
+
+        With `configs`, YAML files in folders `config` are read. A file must be in one of `modules`, and not in a
+        left-out folder or one of SKIPPED.
+        """
         is_other = path in self.stubs or (self.configs and "/config/" in path and path.endswith(".yaml"))
         top = path.removesuffix(".py").partition("/")[0]
         return (

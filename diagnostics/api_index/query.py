@@ -1,8 +1,9 @@
-"""Decide which releases of one package work with a release of another: by requirements, names and published runs.
+"""Look up releases and their APIs in the index, and decide which releases of two packages work together.
 
-`compatibility` collects the evidence on a pair of releases, and `rank_releases` sorts the pairs.
-`compare_names` compares the names that a release's code uses with those of another release. `releases_with` lists the
-releases that satisfy a use. Other functions look up releases, their requirements, uses and APIs in the index.
+Requirements, names and published runs decide. `compatibility` collects the evidence on a pair of releases, and
+`rank_releases` sorts the pairs. `compare_names` compares the names that a release's code uses with those of another
+release. `releases_with` lists the releases that satisfy a use. Other functions look up releases, their requirements,
+uses and APIs.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Compatibility:
 
     @cached_property
     def conflicts(self) -> tuple[str, ...]:
-        """Requirements of user and provider on a third package that none of its releases satisfies."""
+        """Requirements of user and provider on a third package that no version number satisfies."""
         return tuple(conflicts(self.user, self.provider))
 
     @cached_property
@@ -391,7 +392,7 @@ def is_built_for(user: str, provider: str) -> bool:
 
 
 def conflicts(first: Release, second: Release) -> Iterator[str]:
-    """Yield a sentence for each third package of which no release satisfies the requirements of `first` and `second`.
+    """Yield a sentence for each third package of which no version number satisfies the requirements of both releases.
 
     Requirements of extras do not count; between a plugin and its package, nor do those of the CUDA build.
     """

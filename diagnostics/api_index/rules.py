@@ -43,7 +43,7 @@ class Case(Struct, frozen=True, forbid_unknown_fields=True):
     outcome: Literal["holds", "breaks"]
     why: str
     releases: str
-    """The vLLM releases in which the lines were found, and those of no earlier case."""
+    """The vLLM releases in which the lines of this case were found, and the lines of no earlier case."""
     vllm: tuple[SourceLine, ...]
 
 

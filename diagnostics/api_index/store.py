@@ -1,8 +1,9 @@
-"""Read and write the files of the API index; each file has one package with the API names of all its releases.
+"""Read and write the files of the API index; each file is about all releases of one package.
 
-`docs/api-index.md` describes the format. The parts of a file are read on first use; a damaged file raises UserError.
-Release numbers count from the oldest release, and spans of them are texts such as `0-1 3-`. `load` returns a package's
-file as a `Package`, and `write_package` writes one.
+A file has the API names, the requirements, and further documents, such as uses and guards. `docs/api-index.md`
+describes the format. The parts of a file are read on first use; a damaged file raises UserError. Release numbers count
+from the oldest release, and spans of them are texts such as `0-1 3-`. `load` returns a package's file as a `Package`,
+and `write_package` writes one.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Targets of `mock.patch`, model types registered with transformers, the routes th
 options with which TRL's launcher starts vLLM are uses, too. Each use has the conditions around it. Branches that their
 conditions exclude for a run with vLLM on NVIDIA GPUs are left out. The arms of a `try` that handles ImportError,
 AttributeError, Exception or any error are alternatives: one of them must work. Its handlers of other errors are not
-read. If all references to a function are under a comparison of versions, its code is reached for these versions only.
+read. If all references to a function are under a comparison of versions, its code has this comparison as a condition.
 """
 
 from __future__ import annotations
@@ -237,7 +237,10 @@ def _bounded(conditions: Iterable[str]) -> tuple[str, ...]:
 
 
 def _any_of(parts: list[Branch]) -> Branch:
-    """Return the conditions under which any of the branches is taken; `?` if installed packages decide which."""
+    """Return the conditions under which any of the branches is taken.
+
+    If several are possible: none if options alone lead to one of them, `?` if installed packages decide.
+    """
     possible = [part for part in dict.fromkeys(parts) if part is not None]
     if len(possible) <= 1:
         return possible[0] if possible else None
@@ -291,7 +294,7 @@ class _Walk:
     """Name of a dictionary literal -> its keys and their conditions, for calls with `**name`."""
 
     def block(self, body: list[ast.stmt], guards: Use) -> None:
-        """Walk statements; the ones after `if CONDITION: return` get the opposite condition."""
+        """Walk statements; the ones after `if CONDITION: return` (`continue`, `break`) get the opposite condition."""
         for statement in body:
             self.statement(statement, guards)
             # Statements after `if …: return` are reached only if the condition does not hold.

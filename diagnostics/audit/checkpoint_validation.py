@@ -1,11 +1,13 @@
 """Validate an untrusted checkpoint folder, read its settings, and load its model with transformers.
 
 No hub is contacted (HF_HUB_OFFLINE is set) and no Python code of the folder runs. Settings by which transformers would
-import a kernel are refused, and so are links and settings that lead to files outside of the folder (and, in the hub's
-cache, its blobs). A model must be complete, no adapter, and no larger than its files allow. In the main thread (Linux),
-building it is limited in processor time and memory, and loading it in memory. Problems become an AuditError in one
-line; a check or a build that takes too long, a CpuLimitError. `read_config` returns the settings, `load_model` the
-model; `check_tokenizer` checks the tokenizer that `checkpoint_tokenizer` loads.
+import a kernel are refused, and so are links and settings that lead to files outside of the folder. In the hub's cache,
+links to its blobs are allowed. A model must be complete, no adapter, and no larger than its files allow. In the main
+thread (Linux), building and loading it are limited in processor time and memory. Problems become an AuditError in one
+line; a check, build or load that takes too long, a CpuLimitError.
+
+`read_config` returns the settings, `load_model` the model. `check_tokenizer` checks the tokenizer that
+`checkpoint_tokenizer` loads.
 """
 
 from __future__ import annotations
@@ -173,7 +175,7 @@ def load_model(folder: Path) -> Any:
     Raises:
         AuditError: The folder has no whole model that transformers loads, or weights are missing, which transformers
             would fill at random.
-        CpuLimitError: Building the model takes too long.
+        CpuLimitError: Checking, building or loading the model takes too long.
     """
     read_config(folder)
     if is_file(folder / "adapter_config.json"):
@@ -251,6 +253,7 @@ def check_tokenizer(folder: Path) -> None:
     Raises:
         AuditError: The folder or its tokenizer.json is missing, a subfolder has another tokenizer, or a file or a
             setting is refused.
+        CpuLimitError: An index names too many files.
     """
     problem = f"{folder}: its tokenizer cannot be read"
     if not folder.is_dir():

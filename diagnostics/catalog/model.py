@@ -2,7 +2,7 @@
 
 For an issue, the document that `explain --format json` prints has the attributes of `Issue`, and the keys that
 `diagnostics.catalog.documents` adds. `diagnostics.catalog.schema` makes the records from an entry's TOML file, whose
-layout is described in docs/catalog.md. Where a field has another `name`, that is its key in both documents.
+layout is described in docs/catalog.md. A field with `name=...` has that key in the TOML file and in the JSON document.
 """
 
 from __future__ import annotations

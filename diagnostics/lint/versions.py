@@ -1,7 +1,8 @@
 """Choose the releases for which a run is checked: given by the user, required by its project, or installed.
 
-`collect_versions` returns those given and, unless excluded, those installed. The user's come first, then the project's.
-No release is chosen for a project's own copy whose version cannot be read.
+`collect_versions` returns those given and, unless excluded, those installed. `Versions.with_project` puts the project's
+in place of the installed ones; those given stay. If the version of a project's own copy cannot be read and the user
+gave none, the release is unknown.
 """
 
 from __future__ import annotations

@@ -111,7 +111,10 @@ class Line:
 
 
 def parse_line(raw: str) -> Line:
-    """Split a raw line into message and prefixes; terminal codes are removed, and HTML entities decoded."""
+    """Split a raw line into message and prefixes.
+
+    Terminal codes, overwritten text and Ray's mark of a repeated message are removed, and HTML entities are decoded.
+    """
     text = _without_markup(raw)
     writers, rank, level, clocks = [], "", "", 0
     start = match.end() if (match := _QUOTED.match(text) or _INDENTED.match(text)) else 0

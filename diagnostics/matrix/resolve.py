@@ -2,8 +2,8 @@
 
 `resolve_declared` resolves what users get, `resolve_runnable` what a recipe describes for a machine without a GPU. Both
 return a `Resolution`: packages with hashes, or uv's explanation. Its `infrastructure` separates failures of uv, the
-network or the disk from requirements without a solution. `read_pylock` and `lock_text` convert the packages from and
-to lock files.
+network or the disk from requirements without a solution. `read_pylock` reads the packages of a pylock.toml, and
+`lock_text` writes them as a requirements file with hashes.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _locked(package: Mapping[str, Any]) -> LockedPackage:
 
 
 def lock_text(packages: Iterable[LockedPackage]) -> str:
-    r"""Return the packages in the format of pip's and uv's lock files, with hashes.
+    r"""Return the packages as a requirements file with hashes, which pip and uv read.
 
     >>> print(lock_text([LockedPackage("a==1", ("sha256:00",))]), end="")
     a==1 \

@@ -1,7 +1,8 @@
-"""Define answers of layers, and compute verdicts: an answer compared with the expectation in `matrix.toml`.
+"""Define answers (what a check of a cell observed), and compute verdicts from answers and expectations.
 
-The store keeps only answers. Verdicts are computed (`judge`) whenever they are shown, so a corrected expectation needs
-no run. `exit_code` computes the exit code of a run from its verdicts.
+A cell is checked in several layers, each of which gives an answer. A verdict is the answer compared with the
+expectation in `matrix.toml`. The store keeps only answers. Verdicts are computed (`judge`) whenever they are shown, so
+a corrected expectation needs no run. `exit_code` computes the exit code of a run from its verdicts.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ class Judgement(Struct, frozen=True):
 def judge(answer: Answer, expectation: Expectation | None, *, flaky: bool = False) -> Judgement:
     """Compare an answer with its expectation; an answer without a result may give an open verdict.
 
-    It is open for TIMEOUT, INFRA_ERROR and NOT_CHECKED, and for NOT_RUN without an expectation.
+    It is open for TIMEOUT and INFRA_ERROR; if not `flaky`, for NOT_CHECKED, and for NOT_RUN without an expectation.
 
     Args:
         answer: The newest answer.

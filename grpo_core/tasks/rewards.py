@@ -1,12 +1,14 @@
-"""Compute rewards, the weighted sum of reward functions plus the overlong penalty, and build groups of scored samples.
+"""Compute the reward of each completion, and build groups of scored samples.
 
-A function's result is checked; a failure raises RewardError, which names the function and, if known, the sample. It is
-a failure, too, if no function has a reward for a sample.
+A reward is the weighted sum of the reward functions' results, plus the overlong penalty. The results are checked; a
+failure raises RewardError, which names the function and, if known, the sample. It is a failure, too, if no function has
+a reward for a sample. A missing column raises ConfigError.
 
 A reward function is `fn(prompts, completions, **columns) -> list[float | None]`. It receives texts (with the convention
 `trl`, messages if the prompts are messages), and returns a number or None (no reward) for each completion. It is called
-by keyword, with the values that it has parameters for; columns are the other fields of the prompts' rows, one list
-each, aligned with the completions. An async function is awaited.
+by keyword, with the values that it has parameters for: columns, `completion_ids` and `trainer_state`; with `trl`,
+`log_metric` and `log_extra`, too. Columns are the other fields of the prompts' rows, one list each, aligned with the
+completions. An async function is awaited.
 """
 
 from __future__ import annotations

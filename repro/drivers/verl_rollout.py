@@ -1,8 +1,9 @@
-"""Define the processes of RAY001: in the engine process, verl's unmodified executor looks up simulated Ray workers.
+"""Define the processes of the repro RAY001, in which verl's unmodified executor looks up simulated Ray workers.
 
-A run has four kinds of process: the driver (`run_job`), Ray's own, the actors (workers and server), and the engine
-process. Their plans and reports are plain data. The driver's report has the observations of the engine process, and the
-calls that each worker received.
+The executor runs in the engine process, which without a mitigation does not see the workers. A run has four kinds of
+process: the driver (`run_job`), Ray's own, the actors (workers and server), and the engine process. Their plans and
+reports are plain data. The driver's report has the observations of the engine process, and the calls that each worker
+received.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Reproduce refusals by unmodified functions of vLLM, verl and Ray, called directly, without an engine or a trainer.
+"""Reproduce errors of unmodified functions of vLLM, verl and Ray, called directly, without an engine or a trainer.
 
-The refusals are about memory (MEM004, MEM005, MEM006), a weight update (SYN013), serialization (SYN021), verl's actor
+The errors are about memory (MEM004, MEM005, MEM006), a weight update (SYN013), serialization (SYN021), verl's actor
 (CFG019), rewards (REW003) and prompt lengths (TOK017). Ray raises for a dead actor (RAY010), a wrong cluster address
 (RAY011), and no cluster (RAY013).
 """

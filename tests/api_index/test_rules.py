@@ -1,6 +1,6 @@
-"""Rules on vLLM's behaviour record the releases in whose source their lines were found; an unknown key is refused.
+"""The ranges of the rules on vLLM's behaviour are the releases in whose source the rules' lines were found.
 
-A rule that only an option needs breaks no pair.
+A rule that matters only with an option breaks no pair. An unknown key is refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Each golden command gives its recorded exit code, line of stderr, and keys, findings, options or first lines.
+"""Each golden command gives its recorded exit code, line of stderr, and summary of stdout.
 
-The recorded commands cover exit codes 0 to 3 and the formats. `python -m tests.golden.record` records intended changes,
-which CHANGELOG.md lists.
+A golden command is a command with a recorded result. A summary has keys, findings, options or first lines. The commands
+cover exit codes 0 to 3 and the formats. `python -m tests.golden.record` records intended changes, which CHANGELOG.md
+lists.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Engines are built by name and check inputs and outputs; completions in JSON keep every bit.
 
-The transformers engine is bit-identical when repeated, samples by inverse CDF, and samples no id without a token. What
-every engine must do is in `conformance/suite.py`.
+Capabilities in JSON may come from older and newer peers. A shared engine keeps the kind of an error. The transformers
+engine is bit-identical when repeated, samples by inverse CDF, samples no id without a token, and gives no fingerprint
+without weights. What every engine must do is in `conformance/suite.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Command line, settings and the HTTP client of the rollout server are imported without torch, which takes seconds."""
+"""Command line, settings and the HTTP client of the rollout server are imported without torch, which takes seconds.
+
+The client is also imported without other heavy parts of grpo_core.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The rollout server is tested over real HTTP: its endpoints, uploads of weights, the calls it refuses, and its end."""
+"""The rollout server is tested over real HTTP: its endpoints, uploads of weights, the calls it refuses, and its end.
+
+Its client detects another client's weights and a stopped server; a run can use an external server.
+"""
 
 from __future__ import annotations
 

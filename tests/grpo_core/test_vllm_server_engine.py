@@ -1,6 +1,6 @@
-"""The client of `vllm serve` sets sampling parameters, refuses wrong answers and detects lost weights.
+"""The client of `vllm serve` samples, updates the weights of a paused server, and refuses wrong answers.
 
-The server is simulated.
+It also detects lost weights and a server that cannot be used. The server is simulated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Repros give the recorded outcomes, some with locations or counts, in environments with the released packages.
 
-Besides cells, variables name environments: GRPO_DOCTOR_PEERS is a Python of `nox -s tests-cells`, GRPO_DOCTOR_FASTAPI a
-Python with repro/fastapi.txt, GRPO_DOCTOR_MATH a folder of environments with repro/math.txt, named by the release of
-math-verify; GRPO_DOCTOR_TRL_1_9_2 is the folder of `uv pip install --no-deps --target FOLDER trl==1.9.2`.
+The environments are cells of the matrix, and those that these variables name: GRPO_DOCTOR_PEERS is a Python of
+`nox -s tests-cells`, GRPO_DOCTOR_FASTAPI a Python with repro/fastapi.txt, GRPO_DOCTOR_MATH a folder of environments
+with repro/math.txt, named by the release of math-verify; GRPO_DOCTOR_TRL_1_9_2 is the folder of
+`uv pip install --no-deps --target FOLDER trl==1.9.2`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ its adapter can be scaled. `sibling_checkpoints` finds those next to it.
 Log-probs are computed in two ways. "Exact" rounds the weights to the engine's dtype and computes in float64 (float32
 for large models). "Native" computes in the engine's dtype. The mean difference of both is the floor: the rounding error
 of a correct engine of that dtype. For "exact" the rounded adapter is added to the rounded base, and the sum is not
-rounded: an engine that applies the adapter at run time computes the same. For "native" the sum is rounded.
+rounded: an engine that applies the adapter at run time computes the same. For "native" the sum is rounded. The tensors
+of a mix are merged before, and rounded in both ways.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Check whether the sampled ids fit the distribution whose log-probs the engine reports (P6), and if not, why.
+"""Check whether the sampled ids fit the distribution whose log-probs the engine reports, and if not, why.
 
-`check_ids` finds greedy sampling, one seed for all samples, and ids sampled at another temperature. Raw log-probs are
-those before temperature and truncation, vLLM's default. With them, only the sampled ids show the temperature. Sampled
-ids can prove a fault, but not that the sampling is clean: `make_undecided_if_raw` makes a clean result undecided if the
-log-probs may be raw. Log-probs that fit temperature 1 have two explanations: they are raw, or the engine samples at 1.
-`replace_refuted_results` decides by the server's logprobs_mode or the sampled ids.
+This is probe P6 of docs/audit.md. `check_ids` finds greedy sampling, one seed for all samples, and ids sampled at
+another temperature. Raw log-probs are those before temperature and truncation, vLLM's default. With them, only the
+sampled ids show the temperature. Sampled ids can prove a fault, but not that the sampling is clean:
+`make_undecided_if_raw` makes a clean result undecided if the log-probs may be raw. If the log-probs fit temperature 1,
+either they are raw, or the engine samples at 1. `replace_refuted_results` decides which, by the server's logprobs_mode
+or the sampled ids.
 """
 
 from __future__ import annotations
@@ -72,9 +73,9 @@ def _check_seeds(completions: Sequence[Completion], observed: Observed) -> Resul
 def replace_refuted_results(
     observed: Observed, fit: Fit, expected: Sampling, mode: str, results: list[Result], by_ids: list[Result]
 ) -> tuple[list[Result], list[Result]]:
-    """Replace the results that are wrong because log-probs that fit temperature 1 are raw, or because they are not.
+    """Decide whether log-probs that fit temperature 1 are raw, and replace the results that assume the opposite.
 
-    The logprobs_mode decides whether they are, or else the sampled ids. Results of other fits stay unchanged.
+    The logprobs_mode decides, or else the sampled ids. Results of other fits stay unchanged.
 
     Returns:
         The results about the parameters and those about the ids, with the refuted ones replaced or removed.

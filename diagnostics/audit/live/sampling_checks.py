@@ -1,11 +1,11 @@
 """Check a server's samples: sampling parameters (P5), log-probs of sampled ids (P6, P8), ends (P6), unknown ids (P10).
 
 `check_sampling` estimates the engine's parameters from the reported log-probs and a checkpoint's logits. It reports
-each parameter that differs from the one with which the trainer computes log-probs. If --trainer-config states that the
-server samples with this value, the result is clean with a notice, except for a temperature. It also reports log-probs
-that no parameters explain, and runs `sampled_ids.check_ids`. A result that another fault makes meaningless is masked. A
-clean result is undecided if the log-probs may be raw (from before temperature and truncation), because these do not
-show the parameters. `check_ends` checks how completions end, `check_vocabulary` checks their ids.
+each parameter that differs from the one with which the trainer computes log-probs. A parameter other than the
+temperature is clean with a notice if --trainer-config states the estimated value for the server's requests. It also
+reports log-probs that no parameters explain, and runs `sampled_ids.check_ids`. A result that another fault makes
+meaningless is masked. A clean result is undecided if the log-probs may be raw (from before temperature and truncation),
+because these do not show the parameters. `check_ends` checks how completions end, `check_vocabulary` checks their ids.
 """
 
 from __future__ import annotations

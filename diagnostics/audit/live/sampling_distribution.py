@@ -208,7 +208,7 @@ class Observed:
         return self._sorted
 
     def _truncate(self, sampling: Sampling) -> tuple[Any, Any]:
-        """Return at each position how many ids min-p, top-k and top-p keep, and the log of their total probability."""
+        """Return at each position how many ids truncation keeps, and the log-sum-exp of their logits / temperature."""
         import torch
 
         ordered, *_ = self._sort(sampling)

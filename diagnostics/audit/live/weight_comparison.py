@@ -1,8 +1,8 @@
 """Compare the engine's log-probs of chosen ids with a checkpoint's, and decide whether only rounding differs.
 
-`compare` returns `Scores`, with the residual (mean difference of the log-probs), the rounding error and the alarm
-(fault threshold); `compare_in_best_dtype` also finds the engine's dtype. `project` locates the engine on the line
-between two checkpoints.
+`compare` returns `Scores`, with the residual (mean absolute difference of the log-probs), the floor (the part that
+rounding causes) and the alarm (fault threshold); `compare_in_best_dtype` also finds the engine's dtype. `project`
+locates the engine on the line between two checkpoints.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Scores:
         engine: The engine's log-prob of each id but the first of each sequence, concatenated.
         dtype: The dtype that the engine computes in.
         exact: The checkpoint's log-probs, computed exactly.
-        floor: Mean difference that rounding in this dtype causes.
+        floor: Mean absolute difference that rounding in this dtype causes.
         may_be_rounding: Whether the difference may come from rounding the stored weights to this dtype.
     """
 

@@ -1,8 +1,8 @@
 """Check the texts of recorded completions: empty, past the end of the turn, repetitive, or mixed from two scripts.
 
 It is a fault if the share of such texts, since the step at which they began, reaches a limit (5 to 20 %, `_CHECKS`). A
-fault has this step, an example and likely causes. At most 8192 evenly spaced samples of a recording are read, and 64
-are necessary.
+fault has this step, an example and likely causes. At most 8192 evenly spaced samples of a recording are read. The check
+needs 64, and not only empty texts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ def _repeats(row: Sample) -> bool:
 
 
 def _mixes_scripts(row: Sample) -> bool:
-    """Return whether words often alternate with words of a script that the prompt lacks; False without a prompt."""
+    """Return whether words often alternate with words of another script, such as Chinese.
+
+    False without a prompt, or if the prompt has any such script.
+    """
     text = row.completion[:_MAX_CHARACTERS]
     if not row.prompt or not _OTHER_SCRIPT.search(text) or _OTHER_SCRIPT.search(row.prompt):
         return False

@@ -191,7 +191,7 @@ class ReadBudget:
         """Subtract bytes from the budget.
 
         Raises:
-            ValueError: The budget is used up.
+            ValueError: Fewer bytes are left; nothing is subtracted.
         """
         if size > self.bytes:
             raise ValueError("over the limit of bytes that are read of one run")
@@ -266,7 +266,8 @@ def whole_number(value: object) -> int | None:
 def text_of(value: object) -> str:
     r"""Return a prompt or completion as text of at most 65,536 characters; empty for a wrong type.
 
-    Secrets in a longer text are masked before it is cut. The contents of messages are joined by newlines.
+    Secrets in a longer text are masked before it is cut. The contents of the first 1000 messages are joined by
+    newlines.
 
     >>> text_of([{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}])
     '2+2\n4'

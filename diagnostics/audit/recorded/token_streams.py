@@ -1,8 +1,9 @@
 """Check recorded tokens: the loss mask, and the engine's log-probs against the trainer's.
 
-`check_masks` needs 8 masks, `check_streams` 64 tokens with log-probs of engine and trainer; otherwise the check is
-skipped. One cause of a mismatch shows in the numbers: if the engine samples a truncated distribution (top-p, …), its
-log-probs are not below the trainer's, except for rounding. Other causes need an audit of the live server.
+`check_masks` needs 8 masks, `check_streams` 64 tokens of the newest policy version of their sample, with log-probs of
+engine and trainer; otherwise the check is skipped. One cause of a mismatch shows in the numbers: if the engine samples
+a truncated distribution (top-p, …), its log-probs are not below the trainer's, except for rounding. Other causes need
+an audit of the live server.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ def check_streams(run: RunArtifacts) -> list[Result]:
 
 
 def _differences(rows: list[Sample]) -> list[float]:
-    """Return the engine's log-prob minus the trainer's for the tokens of the newest policy version of each sample."""
+    """Return the engine's log-prob minus the trainer's for the tokens of the newest policy version of each sample.
+
+    Tokens with a log-prob of -1000 or less are left out, and samples after the first 60,000 tokens.
+    """
     differences: list[float] = []
     for row in rows:
         tokens = row.tokens

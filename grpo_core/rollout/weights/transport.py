@@ -2,8 +2,8 @@
 
 In the same process nothing has to be moved: the engine gets the tensors. Elsewhere the weights are a safetensors file:
 in memory of this machine that both processes can read (`shm`), or in the body of a request (`http`). `load_shared` and
-`load_tensors` read the file. `Sender` makes it, and calls `load` or `upload`, which its caller passes and which make
-the request. docs/sync.md describes how the arrival is proven.
+`load_tensors` read the file. `Sender` writes it. Its caller passes two functions: `load` makes the request that
+announces the shared memory, `upload` the one that carries the file. docs/sync.md describes how the arrival is proven.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ class Sender:
         """Send all parameters, wait until the engine has loaded them, and return the version it then reports.
 
         Raises:
-            EngineError: The other side died, refused or did not answer in time, or shared memory does not work here.
+            EngineError: The other side died, refused or did not answer in time, shared memory does not work here, or a
+                tensor's type does not exist in safetensors.
         """
         file = TensorFile(tensors)
         if not self._shared:

@@ -69,7 +69,7 @@ class V1Request:
         max_tokens: Maximum number of tokens to generate.
         min_tokens: Minimum number of tokens to generate.
         stop_at: Number of the sampled token that is a stop token, at least `min_tokens` + 1; 0 for none.
-        family: Number of the token of which the prompt consists; prompts of a family share a prefix.
+        family: The prompt repeats token 1 + `family`; prompts of a family share a prefix.
         priority: Priority; with scheduling by priority, lower values are served first.
     """
 
@@ -118,7 +118,7 @@ def config(setup: V1Setup) -> Any:
 
 
 def _check_unchanged(built: Any, setup: V1Setup) -> None:
-    """Raise RuntimeError if vLLM changed a setting, because a story must run with the settings that it reports."""
+    """Raise RuntimeError if vLLM changed a setting, because results are reported with the settings of `setup`."""
     scheduler, cache = built.scheduler_config, built.cache_config
     actual = {
         "chunked": scheduler.enable_chunked_prefill,
