@@ -146,7 +146,8 @@ class Judgement(Struct, frozen=True):
 def judge(answer: Answer, expectation: Expectation | None, *, flaky: bool = False) -> Judgement:
     """Compare an answer with its expectation; an answer without a result may give an open verdict.
 
-    It is open for TIMEOUT and INFRA_ERROR; if not `flaky`, for NOT_CHECKED, and for NOT_RUN without an expectation.
+    It is open for TIMEOUT and INFRA_ERROR. If `flaky` is False, it is also open for NOT_CHECKED, and for NOT_RUN
+    without an expectation.
 
     Args:
         answer: The newest answer.
