@@ -289,7 +289,9 @@ def step_of(folder: Path) -> int | None:
     (40, -1, None)
     """
     number = folder.name.rpartition("-")[2]
-    return int(number) if number.isascii() and number.isdigit() else -1 if folder.name == "base" else None
+    if number.isascii() and number.isdigit():
+        return int(number)
+    return -1 if folder.name == "base" else None
 
 
 def sibling_checkpoints(checkpoint: Path) -> list[Path]:
