@@ -45,6 +45,7 @@ CLASHES = (
     # Wheels of pyarrow from 24 on are built for NumPy 2.
     ("numpy", "<2", ">=2", "pyarrow", ">=24", "pyarrow<24", ""),
     ("transformers", ">=5.3", "<5.3", "trl", "<0.29", "trl>=0.29", "CMP003"),
+    ("transformers", ">=5", "<5", "vllm", ">=0.6,<0.12", "vllm>=0.12", "CMP017"),
 )
 """Pairs of releases that an installer accepts and with which a run fails.
 

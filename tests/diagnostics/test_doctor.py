@@ -244,14 +244,15 @@ def test_environment_with_broken_packages_is_examined_without_imports(environmen
 
 
 @pytest.mark.parametrize(
-    ("trl", "transformers", "is_reported"),
+    ("package", "release", "transformers", "code"),
     [
-        ("0.17.0", "5.3.0", True), ("0.28.0", "5.3.0", True), ("0.28.0", "5.2.0", False), ("0.17.0", "4.57.6", False),
-        ("0.29.0", "5.3.0", False),
+        ("trl", "0.17.0", "5.3.0", "CMP003"), ("trl", "0.28.0", "5.3.0", "CMP003"), ("trl", "0.28.0", "5.2.0", ""),
+        ("trl", "0.17.0", "4.57.6", ""), ("trl", "0.29.0", "5.3.0", ""),
+        ("vllm", "0.10.0", "5.16.1", "CMP017"), ("vllm", "0.10.0", "4.57.6", ""), ("vllm", "0.12.0", "5.0.0", ""),
     ],
 )  # fmt: skip
-def test_only_trl_before_029_with_transformers_53_is_an_error(environment, trl, transformers, is_reported):
-    """TRL before 0.29 with transformers 5.3.0, which treats missing packages as installed, is an error."""
-    report = examine(environment.add("trl", trl).add("transformers", transformers))
-    severities = [item.severity for item in report.findings if item.code == "CMP003"]
-    assert severities == ([Severity.ERROR] if is_reported else [])
+def test_releases_that_fail_together_are_an_error(environment, package, release, transformers, code):
+    """TRL before 0.29 with transformers 5.3, and vLLM before 0.12 with transformers 5, fail in each run."""
+    report = examine(environment.add(package, release).add("transformers", transformers))
+    errors = [item.code for item in report.findings if item.code in {"CMP003", "CMP017"}]
+    assert errors == [code] * bool(code)
