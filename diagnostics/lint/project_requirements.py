@@ -117,15 +117,15 @@ def is_in_project(path: Path, file: str) -> bool:
     """Return whether a file, after links are resolved, is in the project of another file.
 
     The project is the folder with `.git`, or else the nearest one with a project or requirements file. Without them it
-    is the other file's own folder, without its subfolders if that is a home folder, `/` or `/tmp`. A folder with `.git`
-    inside of it is another project.
+    is the other file's own folder, without its subfolders if that is a home folder, `/` or `/tmp`. A folder in
+    it that has a folder `.git` is another project; a submodule, whose `.git` is a file, is not.
     """
     folder, resolved = real_folder(file), Path(os.path.realpath(path))
     if _is_top(folder):
         return resolved.parent == folder
     root = _project_root(folder) or folder
     inner = resolved.parents[: len(resolved.parents) - len(root.parents) - 1]
-    return resolved.is_relative_to(root) and not any((above / ".git").exists() for above in inner)
+    return resolved.is_relative_to(root) and not any((above / ".git").is_dir() for above in inner)
 
 
 def is_in_working_project(file: str) -> bool:

@@ -347,6 +347,17 @@ def test_hydra_config_is_composed_of_its_group_files(verl_checkout):
     assert hydra.ComposedConfig(config, "ppo_trainer", script).options == {}
 
 
+def test_submodule_belongs_to_its_project_and_a_nested_clone_does_not(tmp_path):
+    for name in ("clone/.git", ".git", "submodule"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "submodule" / ".git").write_text("gitdir: ../.git/modules/submodule\n")
+    script = str(tmp_path / "run.sh")
+    read = [
+        project_requirements.is_in_project(tmp_path / name / "a", script) for name in ("submodule", "clone")
+    ]
+    assert read == [True, False]
+
+
 @pytest.mark.parametrize("linked", ["src/verl/trainer/config", "src/verl", "src"])
 def test_linked_config_of_a_copy_is_not_read(verl_checkout, tmp_path_factory, linked):
     """The names of options in a folder out of the project, and its release, are not in the report."""
