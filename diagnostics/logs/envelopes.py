@@ -82,8 +82,8 @@ def _safe_texts(document: dict[str, Any]) -> list[str]:
         safe[key] = line * any(_texts(item, 1, key))
         with suppress(ValueError):
             (safe[key],) = json.loads(f"{{{line.removesuffix(',')}}}").values()
-    texts, found = (list(_texts(record, 0)) for record in (document, safe))
-    return texts if [*map(redact, found)] == [*map(redact, texts)] else found
+    texts, safe_texts = (list(_texts(record, 0)) for record in (document, safe))
+    return texts if [*map(redact, safe_texts)] == [*map(redact, texts)] else safe_texts
 
 
 def _texts(value: Any, depth: int, key: str = "msg") -> Iterator[str]:

@@ -380,10 +380,11 @@ def redact_path(path: str) -> str:
 def name_below(path: Path, folder: Path) -> str:
     """Return the name of a path in a folder for a report: the whole path if the folder has folders of users.
 
-    `redact_path` recognises the name of a user by the folder before it.
+    `redact_path` recognises the name of a user by the folder before it, which a made-up user shows.
     """
-    name, whole = str(path.relative_to(folder)), os.path.realpath(folder)
-    return f"{whole}/{name}" if "kes7trel" not in redact_path(f"{whole}/kes7trel/a") else name
+    name, real_folder = str(path.relative_to(folder)), os.path.realpath(folder)
+    has_users = "kes7trel" not in redact_path(f"{real_folder}/kes7trel/a")
+    return f"{real_folder}/{name}" if has_users else name
 
 
 @functools.lru_cache(2048)

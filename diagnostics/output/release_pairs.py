@@ -88,8 +88,8 @@ def _pair(cell: Mapping[str, Any]) -> PublishedPair:
     answers, reasons = [], []
     failed_codes: dict[str, None] = {}
     for question in QUESTIONS:
-        ran = [layers[name] for name in question.layers if name in layers]
-        ran = [it for it in ran if it["evidence"] == "executed" and it["verdict"] != "not_run"]
+        known = [layers[name] for name in question.layers if name in layers]
+        ran = [layer for layer in known if layer["evidence"] == "executed" and layer["verdict"] != "not_run"]
         failed = [layer for layer in ran if layer["verdict"] != "pass"]
         codes = dict.fromkeys(code for layer in failed for code in layer["codes"])
         failed_codes |= codes

@@ -37,8 +37,12 @@ _LOCATIONS = frozenset({("Evidence", "place")})
 def mask_for_screen(value: T) -> T:
     """Mask secrets and escape control characters in the texts of nested data, for the user's own screen."""
     masked = lru_cache(1024)(redact.mask)
-    line, prose = (lambda it: sanitize.escape_line(masked(it))), (lambda it: sanitize.escape(masked(it)))
-    return change_texts(value, line, prose, FIXED_WORDS)
+    return change_texts(
+        value,
+        lambda text: sanitize.escape_line(masked(text)),
+        lambda text: sanitize.escape(masked(text)),
+        FIXED_WORDS,
+    )
 
 
 def redact_for_sharing(value: T, *, locations: bool = True) -> T:

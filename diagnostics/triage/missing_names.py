@@ -265,10 +265,10 @@ def _complete_message(message: str, source: str, log: LogFacts) -> str:
         calls = _CONSTRUCTED.findall(source), re.findall(_CALL_WITH.format(match[1].split("'")[1]), text)
         if owner := next((names.pop() for names in map(set, calls) if len(names) == 1), ""):
             return f"{message[: match.start()]}{owner}() got an unexpected keyword argument {match[1]}"
-    whole, cut = _FROM.match(source), _CUT_MODULE.search(message)
-    return (
-        f"{message[: cut.start(1)]}{whole[1]}'" if cut and whole and whole[1].startswith(cut[1]) else message
-    )
+    module, cut = _FROM.match(source), _CUT_MODULE.search(message)
+    if cut and module and module[1].startswith(cut[1]):
+        return f"{message[: cut.start(1)]}{module[1]}'"
+    return message
 
 
 def _message(hit: Hit) -> str:

@@ -40,7 +40,7 @@ def _counted(load: Any, code: int) -> Any:
     def load_container(unpickler: Any) -> None:
         unpickler.containers += 1
         if unpickler.containers > MAX_ITEMS:
-            raise pickle.UnpicklingError(f"more than {MAX_ITEMS} lists and dicts")
+            raise pickle.UnpicklingError(f"more than {MAX_ITEMS} lists, tuples, dicts and marks")
         load(unpickler)
 
     return load_container if code in _CONTAINERS else load

@@ -199,9 +199,9 @@ for _ in range(60):
         (b"\x80\x04\x8e" + (8 << 30).to_bytes(8, "little") + b"aa.", "opcode 142"),
         (b"\x80\x02}]K\1s.", "a key"),
         (b"\x80\x02" + b"(" * 50 + b".", "empty list"),
-        (b"\x80\x02" + b"}]" * 501 + b".", "more than 1000 lists and dicts"),
-        (b"\x80\x02" + b"(" * 1001 + b".", "more than 1000 lists and dicts"),
-        (b"\x80\x02N" + b"\x85" * 1001 + b".", "more than 1000 lists and dicts"),
+        (b"\x80\x02" + b"}]" * 501 + b".", "more than 1000 lists, tuples, dicts and marks"),
+        (b"\x80\x02" + b"(" * 1001 + b".", "more than 1000 lists, tuples, dicts and marks"),
+        (b"\x80\x02N" + b"\x85" * 1001 + b".", "more than 1000 lists, tuples, dicts and marks"),
     ],
 )
 def test_pickle_bombs_are_refused(monkeypatch, data, reason):
