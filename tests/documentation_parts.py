@@ -7,14 +7,12 @@ colocate loop.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diagnostics import catalog
 from diagnostics.output.release_pairs import QUESTIONS, SELECTED_PAIRS, published_pairs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "diagnostics" / "data" / "compat.json"

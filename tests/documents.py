@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from diagnostics import catalog
 from diagnostics.catalog import model
@@ -21,9 +21,6 @@ from diagnostics.matrix.layers import LAYERS
 from repro.issues import REPROS
 from tests import documentation_parts
 from tests.documentation_parts import markdown_table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED = re.compile(

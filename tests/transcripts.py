@@ -12,14 +12,11 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.fork_server import ForkServer
+from tests.fork_server import ForkServer
 
 ROOT = Path(__file__).resolve().parent.parent
 _BLOCK = re.compile(r"^```console\n\$ (?P<command>.+)\n(?P<expected>(?:.*\n)*?)```$", re.MULTILINE)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
-from grpo_core.rollout.engine import EngineError
+import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import torch
-
-    from grpo_core.rollout.engine import Capabilities, Engine
-    from grpo_core.types import Completion, Request, SamplingParams
-    from tests.grpo_core.conformance.cases import Case
+from grpo_core.rollout.engine import Capabilities, Engine, EngineError
+from grpo_core.types import Completion, Request, SamplingParams
+from tests.grpo_core.conformance.cases import Case
 
 
 class Broken:

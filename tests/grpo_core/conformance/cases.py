@@ -10,25 +10,21 @@ import copy
 import json
 import os
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
 import torch
 
 from grpo_core.config import Config, ModelConfig, RolloutConfig
+from grpo_core.rollout.engine import Engine
 from grpo_core.rollout.engine_factory import build_engine
 from grpo_core.tasks.model import load_model, make_tiny
 from tests.grpo_core.conformance.fake_engine import FakeEngine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from grpo_core.rollout.engine import Engine
 
 MAX_MODEL_LEN = 320  # room for prompts over two of vLLM's blocks on a CPU, of 128 tokens each
 LIMIT_S = 240

@@ -11,19 +11,16 @@ from __future__ import annotations
 import json
 import random
 from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import safetensors
+import safetensors.torch
+import torch
 
 from grpo_core.rollout.engine import Capabilities, EngineError, check_parameters, check_requests
 from grpo_core.rollout.weights.digest import spot_digest
-from grpo_core.types import Completion
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    import torch
-
-    from grpo_core.types import FinishReason, Request, SamplingParams
+from grpo_core.types import Completion, FinishReason, Request, SamplingParams
 
 _EMBEDDING, _NORM, _HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 
@@ -95,8 +92,6 @@ class FakeEngine:
 
         Suffixes of names: V vocabulary, H hidden size.
         """
-        import torch
-
         embedding_VH, norm_H, head_VH = (self._held[name] for name in (_EMBEDDING, _NORM, _HEAD))
         hidden_VH = torch.nn.functional.rms_norm(embedding_VH, norm_H.shape, norm_H, self._epsilon)
         logprobs_VV = torch.log_softmax((hidden_VH @ head_VH.T).double() / temperature, -1)
@@ -122,9 +117,6 @@ class FakeEngine:
 
 def _read_checkpoint(folder: Path) -> tuple[dict[str, torch.Tensor], float]:
     """Return the three parameters and the epsilon of the norm."""
-    import safetensors
-    import safetensors.torch
-
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         stored = safetensors.torch.load_file(folder / "model.safetensors")

@@ -6,14 +6,11 @@ Usage: `python -m pytest -p tests.grpo_core.conformance.plugin tests/grpo_core/c
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytest.register_assert_rewrite("tests.grpo_core.conformance.suite")
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import random
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -19,12 +19,7 @@ import torch
 from grpo_core.rollout.engine import Capabilities, Engine, EngineError, check_answers
 from grpo_core.rollout.weights.digest import digest_of_same_kind
 from grpo_core.types import Completion, Request, SamplingParams
-from tests.grpo_core.conformance.cases import END, PAD, SEPARATOR
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tests.grpo_core.conformance.cases import Case, Reference
+from tests.grpo_core.conformance.cases import END, PAD, SEPARATOR, Case, Reference
 
 TOLERANCE = 1e-4  # of a log-prob, float32 on both sides
 PLAIN = SamplingParams(max_tokens=12)
