@@ -60,15 +60,7 @@ def test_condition_decides_whether_a_missing_name_counts(condition, outcome):
     assert [item.partition(":")[0] for item in undecided] == ["vllm.Nothing"] * (outcome == "undecided")
 
 
-@pytest.mark.parametrize(
-    ("condition", "where"),
-    [
-        ("self.regex", "body"),
-        ("args.vllm_regex is not None", "body"),
-        ("self.regex is None", "orelse"),
-        ("self.mode == 'x' and self.regex", "body"),
-    ],
-)
+@each_case(CASES["options"])
 def test_use_behind_an_option_needs_it(condition, where):
     """A use in one branch of a condition is reached only with the option, a use in the other also without."""
     for branch in ("body", "orelse"):

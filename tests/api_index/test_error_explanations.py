@@ -12,7 +12,7 @@ from __future__ import annotations
 import pytest
 
 from diagnostics.api_index.explain import LoggedFacts, explain_missing, explain_own_class
-from tests.case_files import read_cases
+from tests.case_files import each_case, read_cases
 
 ERRORS = read_cases(__file__, "explained_errors.yaml")
 
@@ -49,16 +49,7 @@ def test_advice_for_an_argument_that_every_release_requires_is_to_pass_it(make_i
     assert explanation.advice.startswith("Pass it in the call")
 
 
-@pytest.mark.parametrize(
-    ("file", "folder"),
-    [
-        ("/tmp/ray/working_dir_files/pkg/datasets/__init__.py", "/tmp/ray/working_dir_files/pkg/datasets"),
-        ("C:\\work\\datasets\\__init__.py", "C:/work/datasets"),
-        ("/usr/lib/python3/dist-packages/datasets/__init__.py", ""),
-        ("/opt/env/site-packages/datasets/__init__.py", ""),
-        (".../datasets/__init__.py", ""),
-    ],
-)
+@each_case(ERRORS["shadowing_folders"])
 def test_only_a_folder_that_shadows_a_package_is_named(file, folder):
     """A package file outside of site-packages and dist-packages shadows the package: rename its folder.
 
@@ -100,15 +91,7 @@ def test_error_about_a_class_of_the_user_is_explained_by_the_class_that_it_exten
     assert (explanation.headline, list(explanation.changes)) == (case["headline"], case["changes"])
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        # No release of the class lacks it, no class has that name, and none has that method.
-        "AttributeError: 'OurTrainer' object has no attribute 'args'",
-        "AttributeError: 'DriverFrame' object has no attribute 'num_iterations'",
-        "TypeError: my_function() takes 1 positional argument but 2 were given",
-    ],
-)
+@each_case(ERRORS["unknown_classes"])
 def test_class_of_the_user_without_a_known_relative_is_not_explained(message):
     assert explain_own_class(message, "", LoggedFacts()) is None
 

@@ -21,6 +21,9 @@ from diagnostics.api_index.guards import CALL, SET, Guard, extract_guards
 from diagnostics.api_index.query import Release
 from diagnostics.lint import conditions
 from diagnostics.lint.conditions import UnknownValueError
+from tests.case_files import each_case, read_cases
+
+CASES = read_cases(__file__, "start_guards.yaml")
 
 CONFIG = Path(__file__).with_name("guarded_config.txt").read_text(encoding="utf-8")
 VALUES = {
@@ -154,21 +157,7 @@ def test_known_result_equals_that_of_python(expression, values):
         assert result in {None, expected}
 
 
-@pytest.mark.parametrize(
-    ("release", "function", "message"),
-    [
-        ("trl==1.16.0", "GRPOConfig.__post_init__", "GRPO requires at least 2 generations per prompt"),
-        (
-            "ms-swift==4.6.0",
-            "RLHFArguments._check_grpo",
-            "Liger loss does not support two-sided GRPO loss yet.",
-        ),
-        ("verl==0.7.1", "ActorConfig.__post_init__", "Invalid loss_agg_mode: {}"),
-        ("verl==0.4.1", "RayPPOTrainer._validate_config", "must be divisible by minimal possible batch size"),
-        ("openrlhf==0.11.2", "", "--train.partial_rollout_enable requires --train.async_enable."),
-        ("vllm==0.11.0", "CacheConfig._verify_args", "GPU memory utilization must be less than 1.0"),
-    ],
-)
+@each_case(CASES["guards"])
 def test_start_guards_include_the_guard_of_a_release(release, function, message):
     """`start_guards` has guards of option classes, their methods, classes that Hydra creates and the main program."""
     guards = [item.guard for item in start_guards(Release(*release.split("==")))]

@@ -55,15 +55,7 @@ def test_release_has_a_name_lacks_it_or_may_have_it(make_index, case):
             assert query.releases_with("vllm", Use("name", module, name))[place] == ["0.1"], (module, name)
 
 
-@pytest.mark.parametrize(
-    ("name", "first"),
-    [
-        ("Qwen3ForCausalLM", "4.51.0"),
-        ("Qwen2_5OmniForConditionalGeneration", "4.52.1"),
-        ("SmolLM3ForCausalLM", "4.53.0"),
-        ("Glm4vForConditionalGeneration", "4.53.0"),
-    ],
-)
+@each_case(QUESTIONS["first_releases"])
 def test_first_release_of_a_lazily_exported_model(name, first):
     """In the shipped index, every release from the first one on has the class."""
     found, missing, undecided = query.releases_with("transformers", Use("name", "transformers", name))
@@ -85,13 +77,7 @@ def test_choices_of_an_option_come_from_literal_types(index, option, accepted):
     assert options.choices(Release("vllm", "0.2"), option) == accepted
 
 
-@pytest.mark.parametrize(
-    ("version", "releases"),
-    [
-        ("0.8.5", ["0.8.5"]), ("v0.8.5+cu121", ["0.8.5"]), ("0.8", ["0.8.5.post1", "0.8.5"]), ("0.9rc1", []),
-        ("", ["0.10", "0.8.5.post1", "0.8.5"]),
-    ],
-)  # fmt: skip
+@each_case(QUESTIONS["versions"])
 def test_version_text_selects_releases(monkeypatch, version, releases):
     """A release selects itself, also with a local suffix; a shorter text selects a series, an empty one all."""
     indexed = SimpleNamespace(releases=["0.8.5", "0.8.5.post1", "0.10"])
@@ -180,16 +166,7 @@ def test_files_of_one_model_do_not_fail_at_import():
     assert query.missing_at_import(Comparison(missing=missing)) == missing[1:]
 
 
-@pytest.mark.parametrize(
-    ("statement", "registered"),
-    [
-        ("AutoConfig.register('a', A)", ["a"]),
-        ("AutoConfig.register('a', A, exist_ok=True)", []),
-        ("try: AutoConfig.register('a', A)\nexcept ValueError: pass", []),
-        ("with suppress(ValueError): AutoConfig.register('a', A)", []),
-        ("for name in names: AutoConfig.register(name, A)", []),
-    ],
-)
+@each_case(QUESTIONS["registrations"])
 def test_a_registration_counts_if_its_name_is_constant_and_its_failure_unhandled(statement, registered):
     """With `exist_ok=True` a registration cannot fail, so it does not count either."""
     uses = collect_uses(f"from transformers import AutoConfig\n{statement}\n", "a.py", ("transformers",))
@@ -296,15 +273,7 @@ def test_versions_json(index):
     }
 
 
-@pytest.mark.parametrize(
-    ("installed", "code", "line"),
-    [
-        ({"trl": "1.1", "vllm": "0.3"}, 0, "1 of 1 pairs of installed packages fit"),
-        ({"trl": "1.0", "vllm": "0.3"}, 1, "✘ trl 1.0 with vllm 0.3: outside the declared range"),
-        ({"vllm": "0.3"}, 3, "0 of 0 pairs"),
-        ({"trl": "1.0", "vllm": "0.2"}, 0, "missing when called: vllm.LLM(device=)"),
-    ],
-)
+@each_case(QUESTIONS["installed"])
 def test_installed_packages_are_checked_against_each_other(index, tmp_path, installed, code, line):
     """Installed packages are compared in pairs, which the JSON document has.
 
