@@ -91,13 +91,7 @@ def test_edits_of_one_framework_have_release_ranges_and_tested_triggers(entry):
     assert record.by_framework()["vllm"] == "a (<1); b (>=1)"
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        '{ install = ["-U trl"] }', "{ install = [] }", '{ advise = "x" }', '{ advice = "x", note = "y" }',
-        '[{ set = "a" }, { set = "b" }]', '{ set = "a", ran = ["never"] }', '{ set = "a", versions = "new" }',
-    ],
-)  # fmt: skip
+@each_case(CASES["edits"])
 def test_invalid_edit_is_refused(entry, wrong):
     with pytest.raises(CatalogError, match=r"mitigations\.one_owner\.edits"):
         catalog.load_file(entry(VLLM_EDIT, f"vllm = {wrong}"))
@@ -131,15 +125,7 @@ def test_check_codes_are_strict_entries_apart_from_issues(tmp_path):
             load_check_file(tmp_path / "CMP901.toml")
 
 
-@pytest.mark.parametrize(
-    ("new", "wrong", "message"),
-    [
-        # RE2 has no back-references and no look-around, so that matching takes linear time.
-        (r"any = ['(a)\1 assert len", "any = [", r"not RE2"),
-        ("any = ['never seen len", "[[signature.positive]]", r"expected the sample to be matched by SCH001"),
-        ("any = ['a.*n', 'assert len", "any = [", r"a text of 6 or more characters"),
-    ],
-)
+@each_case(CASES["signatures"])
 def test_invalid_signature_is_refused_with_file_and_line(entry, new, wrong, message):
     """The error names the line of the pattern, or the first line of the sample."""
     path = entry("any = ['assert len", new)

@@ -14,6 +14,9 @@ from diagnostics.collect import elf, env_vars, gpus, processors_and_memory, ray_
 from diagnostics.collect import facts as collection
 from diagnostics.collect.gpus import Gpu
 from diagnostics.doctor.node_query import decode_facts
+from tests.case_files import each_case, read_cases
+
+CASES = read_cases(__file__, "collected_facts.yaml")
 
 
 def test_facts_round_trip_through_json(environment):
@@ -33,14 +36,7 @@ def test_facts_of_another_tool_release_are_read(environment):
     assert decode_facts(document).machine.interfaces == ()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"schema": "other"}, "expected the schema"),
-        ({"machine": 3}, "got `int` - at `[$].machine`"),
-        ({"machine": {"host": "a"}}, "missing required field"),
-    ],
-)
+@each_case(CASES["documents"])
 def test_invalid_facts_document_is_refused(environment, change, message):
     """An invalid facts document is refused with the name of the field."""
     document = collection.collect(environment.prefix, {}).to_json()
@@ -74,17 +70,7 @@ def nvidia_smi(folder, script):
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("script", "state", "problem"),
-    [
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "failed", "ended with -11"),
-        ("import threading; threading.Event().wait()", "timeout", "within 0.5 s"),
-        ("print('NVIDIA-SMI has failed'); raise SystemExit(9)", "failed", "NVIDIA-SMI has failed"),
-        ("print('driver says hello')", "failed", "no usable answer"),
-        ("print('<a/>')", "failed", "expected nvidia_smi_log"),
-        ("print('<!DOCTYPE a [<!ENTITY b \"c\">]><nvidia_smi_log/>')", "failed", "entities"),
-    ],
-)
+@each_case(CASES["nvidia_smi"])
 def test_nvidia_smi_without_a_usable_answer_is_recorded(tmp_path, script, state, problem):
     limit_s = 0.5 if state == "timeout" else 500
     known = gpus.collect(limit_s=limit_s, program=nvidia_smi(tmp_path, script))

@@ -225,14 +225,7 @@ def test_host_list_has_the_syntax_of_launchers(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("template", "expected"),
-    [
-        ("", "ssh -T -o BatchMode=yes -o ConnectTimeout=5 -p 2222 -- ada@n1 'python3 -'"),
-        ("kubectl exec -i {host} --", "kubectl exec -i n1 -- python3 -"),
-        ("srun -w {host} {python} -", "srun -w n1 python3 -"),
-    ],
-)
+@each_case(CASES["commands"])
 def test_host_command_is_ssh_in_batch_mode_or_the_template(template, expected):
     assert shlex.join(remote.host_command(remote.Host("n1", "ada", 2222), template, "", 5)) == expected
 

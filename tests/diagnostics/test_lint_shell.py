@@ -183,16 +183,7 @@ def test_script_that_keeps_the_parser_busy_is_refused(start, unit, monkeypatch):
         read_script(start + unit * (198_000 // len(unit)), "run.sh")
 
 
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        ("-N 2\n#SBATCH -n8", {"NNODES": 2}),
-        ("--gpus-per-node=a100:4", {"NNODES": 1, "GPUS_ON_NODE": 4}),
-        ("--gpus=4", {"NNODES": 1, "GPUS_ON_NODE": 4}),
-        ("--gpus=4 --nodes=2", {"NNODES": 2}),
-        ("--nodes=$N --time=10:00 --mem=64G", {}),
-    ],
-)
+@each_case(CASES["sbatch"])
 def test_sbatch_lines_set_the_jobs_variables(lines, expected):
     script = f"#!/bin/bash\n##SBATCH --nodes=7\n#SBATCH {lines}\npython x.py\n#SBATCH --nodes=9\n"
     reported = {name.removeprefix("SLURM_"): number for name, number, _line in slurm_variables(script)}

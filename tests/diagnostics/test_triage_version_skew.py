@@ -59,15 +59,7 @@ SCRIPT = '  File "/home/me/train.py", line 3, in <module>'
 HEADER = "Traceback (most recent call last):"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "cannot import name 'HybridCache' from 'transformers'",
-        "No module named 'vllm.lora.models'",
-        "module 'transformers' has no attribute 'HybridCache'",
-        "EngineArgs.__init__() got an unexpected keyword argument 'device'",
-    ],
-)
+@each_case(CASES["unnamed_exceptions"])
 def test_explanation_by_the_index_is_the_verdict(triage_lines, line):
     """A message without its exception's name is explained by the first finding; nothing is unresolved or unchecked."""
     verdict = triage_lines("loading", line)
@@ -122,17 +114,7 @@ def test_generic_entry_after_the_index_has_no_fix(triage_lines):
     assert "transformers>=5.0.0" in fix_text(first.remedy)
 
 
-@pytest.mark.parametrize(
-    ("lines", "module"),
-    [
-        (["cannot import name 'PILImageResampling' from 'transformers.image_utils'"], "PIL"),
-        (
-            ["transformers==5.0.0", "cannot import name 'GenerationMixin' from 'transformers'"],
-            "generation.utils",
-        ),
-    ],
-    ids=["optional package", "lazy module"],
-)
+@each_case(CASES["existing_names"])
 def test_name_that_every_release_has_hides_another_failure(triage_lines, lines, module):
     """If every release has the name, the fix is a command that shows the failed import, not another release."""
     (finding,) = findings(triage_lines, "CMP906", *lines)

@@ -7,6 +7,9 @@ import pytest
 
 from diagnostics.audit.live.vllm_server import Server, check_awake
 from diagnostics.audit.results import AuditError, NotAvailableError
+from tests.case_files import each_case, read_cases
+
+CASES = read_cases(__file__, "server_states.yaml")
 
 
 class FakeClient:
@@ -70,17 +73,7 @@ def test_other_servers_and_unknown_models_are_refused():
         Server(FakeClient(**{"v1/models": {"data": []}}))
 
 
-@pytest.mark.parametrize(
-    ("answers", "awake"),
-    [
-        ({}, True),
-        ({"is_paused": {"is_paused": False}, "metrics": "no metrics"}, True),
-        ({"is_sleeping": {"is_sleeping": True}}, False),
-        ({"metrics": 'vllm:rl_weight_update_operations_in_flight{operation="update"} 1.0'}, False),
-        ({"metrics": 'vllm:rl_weight_update_operations_in_flight{operation="update"} 0.0'}, True),
-        ({"metrics": "vllm:rl_weight_update_operations_in_flight{} 1.2.3"}, True),
-    ],
-)
+@each_case(CASES["states"])
 def test_sleeping_or_updating_server_is_recognised(answers, awake):
     """The state is read from a gauge or from two paths; a server without them counts as awake."""
     if awake:

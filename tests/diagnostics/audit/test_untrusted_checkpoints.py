@@ -37,6 +37,7 @@ from tests.case_files import each_case, read_cases
 from tests.processes import is_running, run_python, wait_until
 
 TOKENIZERS = read_cases(__file__, "tokenizer_parts.yaml")
+REFUSED = read_cases(__file__, "refused_checkpoints.yaml")
 PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 LOADS = [
     lambda folder: checkpoint_validation.load_model(Path(folder)),
@@ -318,15 +319,7 @@ def test_oversized_files_are_not_loaded(kind, name, data, size, message, tiny, t
         Tokenizer(folder)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("tokenizer_file", "tokenizer.4.0.json"),
-        ("fast_tokenizer_files", ["tokenizer.4.0.json"]),
-        ("configuration_files", ["config.4.0.0.json"]),
-        ("tokenizer_class", "HiggsAudioV2Processor"),
-    ],
-)
+@each_case(REFUSED["settings"])
 def test_setting_that_makes_unchecked_files_count_is_refused(name, value, tiny, tmp_path):
     """Another configuration file, and the files of a processor, are not checked for settings that load something."""
     path = shutil.copytree(tiny, tmp_path / "model") / "tokenizer_config.json"
@@ -407,24 +400,12 @@ tokenizer.chat_ids([{"role": "user", "content": "a"}])
 def test_child_process_ends_with_its_parent(tiny, tmp_path):
     """If the audit is killed, the child process and its fork end, also during a long call of C."""
     folder = shutil.copytree(tiny, tmp_path / "model")
-    (folder / "chat_template.jinja").write_text(TEMPLATES["one long call"][0])
+    [template] = [case["template"] for case in REFUSED["templates"] if case["id"] == "one long call"]
+    (folder / "chat_template.jinja").write_text(template)
     done = run_python("-c", KILLED, folder)
     assert done.returncode == -signal.SIGKILL
     assert len(done.stdout.split()) == 2
     wait_until(lambda: not any(is_running(int(pid)) for pid in done.stdout.split()))
-
-
-CODE_AND_MODEL_NAMES = {
-    "attention kernel": {"_attn_implementation_internal": "someorg/kernel"},
-    "attention kernel of a part": {"text_config": {"_attn_implementation": {"": "someorg/kernel"}}},
-    "attention of another package": {"attn_implementation": "flash_attention_2"},
-    "experts kernel": {"vision_config": [{"experts_implementation": "someorg/kernel:forward"}]},
-    "kernel of a layer": {"kernel_config": {"RMSNorm": "someorg/kernel:Norm"}},
-    "model of the hub": {
-        "vision_config": {"model_type": "timm_wrapper", "architecture": "hf-hub:someorg/model"}
-    },
-    "pickle": {"vision_config": {"backbone_config": {"checkpoint_path": "weights.pth"}}},
-}
 
 
 def test_secret_in_the_name_of_a_refused_setting_is_masked(tmp_path):
@@ -434,7 +415,7 @@ def test_secret_in_the_name_of_a_refused_setting_is_masked(tmp_path):
     assert "hf_aB3" not in str(refused.value)
 
 
-@pytest.mark.parametrize("change", CODE_AND_MODEL_NAMES.values(), ids=CODE_AND_MODEL_NAMES)
+@each_case(REFUSED["names"])
 def test_config_that_names_a_kernel_or_a_model_is_refused(change, tiny, tmp_path, monkeypatch):
     """transformers would import code of the hub, and timm would load a pickle."""
     path = shutil.copytree(tiny, tmp_path / "model") / "config.json"
@@ -542,23 +523,7 @@ def test_adapter_that_is_no_regular_file_is_not_opened(tiny, tmp_path):
         os.close(writer)
 
 
-TEMPLATES = {
-    "a loop in a loop": (
-        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-        "took more than 0.5 s",
-    ),
-    "one long call": (
-        "{% set s, t = 'a' * 1000000 ~ 'b', 'a' * 1000000 ~ 'c' %}{{ s in [t] * 10000000 }}",
-        "took more than 0.5 s",
-    ),
-    "a text of gigabytes": ("{{ 'a' * 9000000000 }}", "needs more than 3 GiB of memory"),
-    "sandbox escape": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "unsafe"),
-    "a program": ("{{ cycler.__init__.__globals__.os.system('touch ran') }}", "unsafe"),
-    "no template": ("{% for %}", "Expected an expression"),
-}
-
-
-@pytest.mark.parametrize(("template", "message"), TEMPLATES.values(), ids=TEMPLATES)
+@each_case(REFUSED["templates"])
 def test_chat_template_is_sandboxed_with_time_and_memory_limits(
     template, message, tiny, tmp_path, monkeypatch, limits
 ):

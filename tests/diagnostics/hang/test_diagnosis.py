@@ -20,6 +20,7 @@ from diagnostics.hang.parsers import ParseError, bundle
 from diagnostics.hang.parsers.dump_files import read_files
 from diagnostics.hang.snapshot import Descriptor, Lock, Process, Snapshot, Socket, StackFrame, Thread
 from evaluation.hang import bench, bench_repros
+from tests.case_files import each_case, read_cases
 from tests.diagnostics.hang.processes import (
     ACCEPT,
     AT_FUTEX,
@@ -36,6 +37,8 @@ from tests.diagnostics.hang.processes import (
     with_threads,
 )
 from tests.limits import cpu_and_memory_limits
+
+RANKS = read_cases(__file__, "rank_states.yaml")
 
 STORED = Path(__file__).parent / "snapshots"
 CASES = {case.name: case for case in (*bench.cases(), *bench_repros.cases())}
@@ -124,17 +127,7 @@ def test_all_ranks_in_one_collective_is_an_unknown_cause():
     assert any("flight recorder" in line for line in verdict.next)
 
 
-@pytest.mark.parametrize(
-    ("thread", "text"),
-    [
-        ({"syscall": "openat", "opens": "/tmp/weights (a named pipe)"}, "openat of /tmp/weights"),
-        ({"syscall": "newfstatat", "wchan": "request_wait_answer"}, "newfstatat in request_wait_answer"),
-        ({"syscall": "rt_sigtimedwait"}, "is not in the collective"),
-        ({"syscall": "msgrcv"}, "is not in the collective"),
-        ({"syscall": "clock_nanosleep", "gil": True}, "sleeps"),
-    ],
-    ids=["opens a FIFO", "waits on FUSE", "waits for a signal", "sits in native code", "holds the GIL in C"],
-)
+@each_case(RANKS["states"])
 def test_rank_outside_the_collective_is_named_with_its_state(thread, text):
     """The sentence names the rank and a rank that waits for it, and the system call if it opens or stats a file."""
     away = rank(1, StackFrame("/job/train.py", "load", 3), thread={"futex": ""} | thread)
