@@ -4,7 +4,10 @@ import pytest
 
 from grpo_core.config import Config, ConfigError
 from grpo_core.machine.devices import check_devices, shared_gpu, with_devices
+from tests.case_files import each_case, read_cases
 from tests.grpo_core.conftest import make_config
+
+CASES = read_cases(__file__, "device_settings.yaml")
 
 
 def make_split(mode, train, rollout, port=0) -> Config:
@@ -44,13 +47,7 @@ def test_invalid_device_splits_are_refused(split, processes, visible, message):
         check_devices(make_split(*split), processes, visible)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"train.prompts_per_step": 15}, "train.prompts_per_step = 15: 2 processes train on equal shares"),
-        ({"rollout.engine": "vllm"}, "vLLM would join their process group; set rollout.mode"),
-    ],
-)
+@each_case(CASES["two_processes"])
 def test_settings_are_refused_in_two_processes(settings, message):
     """The settings are accepted in one process and refused in two."""
     config = with_devices(make_config(settings), 1, 0)
@@ -81,16 +78,7 @@ def test_default_devices(mode, devices, processes, visible, chosen):
     assert (resolved.train.device, resolved.rollout.device) == chosen
 
 
-@pytest.mark.parametrize(
-    ("settings", "dtype", "tolerance"),
-    [
-        ({}, "float32", 1e-3),
-        ({"model.dtype": "bfloat16"}, "bfloat16", 0.2),
-        ({"rollout.dtype": "float16"}, "float16", 0.05),
-        ({"model.dtype": "bfloat16", "rollout.mode": "server", "rollout.port": 80}, "float32", 0.2),
-        ({"model.dtype": "bfloat16", "rollout.sync_tolerance": 0.01}, "bfloat16", 0.01),
-    ],
-)
+@each_case(CASES["defaults"])
 def test_default_engine_dtype_and_tolerance(settings, dtype, tolerance):
     """The engine's dtype is the trainer's, or float32 for a running server; explicit settings are kept.
 

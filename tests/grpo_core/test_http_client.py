@@ -13,7 +13,10 @@ from grpo_core.rollout.engine import EngineError, EngineTimeoutError
 from grpo_core.rollout.http_client import PROTOCOL, HttpClient
 from grpo_core.rollout.remote_engines import RemoteEngine, engine_for
 from grpo_core.rollout.wire import checksum
+from tests.case_files import each_case, read_cases
 from tests.grpo_core.simulated_server import simulate_server
+
+CASES = read_cases(__file__, "refused_servers.yaml")
 
 INFO = {
     "schema": PROTOCOL,
@@ -150,19 +153,7 @@ def serve_documents(documents):
     return handle
 
 
-@pytest.mark.parametrize(
-    ("wanted", "documents", "message"),
-    [
-        ("grpo-core", {}, "expected a server of grpo-doctor.serve.v1, got None"),
-        (
-            "grpo-core",
-            {"/info": {"schema": "other"}},
-            "got 'other'; for `vllm serve` set rollout.server = 'vllm'",
-        ),
-        ("vllm", {}, "/openapi.json: status 404: Not Found"),
-        ("vllm", {"/openapi.json": {"paths": {"/generate/": {}}}}, r"`trl vllm-serve` of TRL 1\.11 or later"),
-    ],
-)
+@each_case(CASES["servers"])
 def test_other_servers_are_refused(tmp_path, wanted, documents, message):
     """The error says which kind of server was expected, or which call failed."""
     options = RolloutConfig(server=wanted, timeout_s=500)
@@ -204,16 +195,7 @@ def test_server_that_cannot_be_trained_with_is_refused(tmp_path, lacking):
         engine_for(RolloutConfig(timeout_s=500), "127.0.0.1", server.port, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("broken", "message"),
-    [
-        ({"capabilities": 3}, "no capabilities that can be used"),
-        ({"policy_version": "x"}, "no policy_version that can be used"),
-        ({"policy_version": True}, "no policy_version that can be used"),
-        ({"capabilities": {"seeds": True}}, "its capabilities can't be read"),
-        ({"engine": None}, "no engine that can be used"),
-    ],
-)
+@each_case(CASES["infos"])
 def test_incomplete_info_is_refused(broken, message):
     with (
         simulate_server(serve_documents({"/info": {**INFO, **broken}})) as server,

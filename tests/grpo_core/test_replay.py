@@ -26,7 +26,10 @@ from grpo_core.records.replay import replay
 from grpo_core.rollout.weights.digest import sha256_digest
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Request, Sample
+from tests.case_files import each_case, read_cases
 from tests.grpo_core.conftest import run_training
+
+CASES = read_cases(__file__, "replayed_settings.yaml")
 
 SETTINGS = ["--train.micro_batch=3", "--train.iterations=2", "--train.warmup_updates=0"]
 SETTINGS += ["--loss.kl_coefficient=0.1"]
@@ -131,14 +134,7 @@ def test_smallest_logprob_change_changes_the_gradient(recorded_run, tmp_path):
     assert replay(tmp_path, 1)["gradient"] != recorded.entry["result"]["gradient"]
 
 
-@pytest.mark.parametrize(
-    ("overrides", "options"),
-    [
-        (["--loss.advantage_scale=none", "--loss.aggregation=sequence"], {"scale": "none"}),
-        (["--loss.dialect", "verl-0.9.1/gspo", "--loss.advantage_ddof=0"], {"epsilon": 1e-6, "ddof": 0}),
-    ],
-    ids=["settings", "dialect"],
-)
+@each_case(CASES["loss_settings"])
 def test_replay_with_another_loss(recorded_run, model_dir, overrides, options):
     """The loss is that of a trainer with these settings or this dialect, with advantages of the recorded rewards.
 
@@ -207,16 +203,7 @@ def change_record(recorded_run, tmp_path, settings=None, numbers=None):
     return tmp_path / "run"
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"train.threads": 100_000}, "train.threads: 100000: expected at most 4096"),
-        ({"model.path": "somebody/model"}, "model.path = 'somebody/model': no such folder"),
-        ({"model.path": "a\0b"}, "model.path = .*no such folder"),
-        ({"loss.clip_low": 1e308}, "step 1: can't be computed here: value cannot be converted"),
-        ({"train.device": "cuda:77"}, "step 1: can't be computed here: |train.device"),
-    ],
-)
+@each_case(CASES["recorded_settings"])
 def test_unusable_recorded_settings_are_refused(recorded_run, tmp_path, settings, message):
     """Excessive threads, hub names and settings that cannot be computed here are refused in one line."""
     folder = change_record(recorded_run, tmp_path, settings)

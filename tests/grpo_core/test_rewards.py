@@ -10,7 +10,10 @@ import torch
 from grpo_core.config import Config, ConfigError, DataConfig, RewardConfig, SamplingConfig
 from grpo_core.tasks.rewards import RewardError, RewardSet, build_rewards
 from grpo_core.types import Completion, Prompt
+from tests.case_files import each_case, read_cases
 from tests.grpo_core.conftest import run_training
+
+CASES = read_cases(__file__, "unknown_functions.yaml")
 
 
 def batch(texts, **columns):
@@ -202,18 +205,7 @@ def test_functions_from_user_files(tmp_path):
     assert by_function(rewards) == values
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("exakt", "no function 'exakt' in what is built in"),
-        ("exakt", "there are: exact, letters_in_place"),
-        ("{tmp}/none.py:judge", "running {tmp}/none.py raised FileNotFoundError"),
-        ("{tmp}/mine.py:judge", "no function 'judge' in {tmp}/mine.py; there are: correct, short"),
-        ("{tmp}/mine.py:LIMIT", "no function 'LIMIT' in {tmp}/mine.py; there are: correct, short"),
-        ("{tmp}/wrong.py:judge", "running {tmp}/wrong.py raised SyntaxError"),
-        ("{tmp}/exits.py:judge", "running {tmp}/exits.py raised SystemExit: 3"),
-    ],
-)
+@each_case(CASES["functions"])
 def test_unknown_function_is_a_configuration_error(tmp_path, spec, message):
     """The message has the requested name, and the existing ones or the error of the file."""
     functions = "def correct(completions): ...\ndef short(completions): ...\n"

@@ -13,6 +13,9 @@ import torch
 
 from grpo_core.rollout import vllm_releases as releases
 from grpo_core.rollout.engine import EngineError
+from tests.case_files import each_case, read_cases
+
+CASES = read_cases(__file__, "vllm_variables.yaml")
 
 COMPAT = Path(__file__).parents[2] / "diagnostics/data/compat.json"
 
@@ -85,23 +88,7 @@ def test_packed_weights_of_older_release_are_refused():
         releases.load_weights(Llm(model=Model(packed=True)), NEW)
 
 
-@pytest.mark.parametrize(
-    ("version", "given", "expected"),
-    [
-        (
-            "0.8.5.post2",
-            {},
-            {"VLLM_USE_V1": "0", "VLLM_CPU_OMP_THREADS_BIND": "all", "VLLM_CPU_KVCACHE_SPACE": "2"},
-        ),
-        ("0.9.2", {"VLLM_USE_V1": "1"}, {"VLLM_USE_V1": "0"}),
-        ("0.10.2", {"VLLM_USE_V1": "0"}, {"VLLM_USE_V1": "1", "VLLM_CPU_OMP_THREADS_BIND": "all"}),
-        (
-            "0.31.0",
-            {},
-            {"VLLM_USE_V1": None, "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": None},
-        ),
-    ],
-)
+@each_case(CASES["variables"])
 def test_start_options_fit_the_release(monkeypatch, version, given, expected):
     """Whatever is set, 0.8 and 0.9 use V0, and 0.10 uses V1. The CPU's variables have the values of the release."""
     monkeypatch.setattr(os, "environ", dict(given))

@@ -15,6 +15,9 @@ from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.vllm_engine import VllmEngine
 from grpo_core.rollout.vllm_requests import decode_completion, mix_seed, stored_shapes
 from grpo_core.types import Request, SamplingParams
+from tests.case_files import each_case, read_cases
+
+CASES = read_cases(__file__, "unusable_outputs.yaml")
 
 REQUEST = Request("r0", (1, 2, 3), seed=0)
 PARAMS = SamplingParams(max_tokens=2)
@@ -44,17 +47,7 @@ def test_logprobs_are_looked_up_by_the_sampled_id():
     assert completion.finish_reason == "length"
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"prompt": [1, 2]}, "the answer is to another prompt"),
-        ({"completions": 2}, "2 completions, or no log-probs"),
-        ({"logprobs": None}, "1 completions, or no log-probs"),
-        ({"token_ids": [4]}, "1 ids and 2 log-probs"),
-        ({"token_ids": [4, 6]}, "no log-prob for the sampled id 6"),
-        ({"finish_reason": "error"}, "ended with reason 'error'"),
-    ],
-)
+@each_case(CASES["outputs"])
 def test_unusable_output_is_refused_by_request(changes, message):
     """An unusable output is refused with its request; no value is guessed, padded or dropped."""
     with pytest.raises(EngineError) as error:

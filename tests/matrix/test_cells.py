@@ -43,16 +43,7 @@ def test_invalid_value_is_refused_with_file_and_line(load, kit, tmp_path, old, n
     )
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ('[CELL.expect.engine]\noutcome = "fail"\nreason = "x"', "'engine': expected one of contract,"),
-        ('[CELL.expect.scheduler]\noutcome = "pass"\nreason = "x"', "a pass needs no entry"),
-        ('[CELL.expect.scheduler]\noutcome = "fail"', "expected the key 'reason'"),
-        ('[CELL.expect.scheduler]\noutcome = "fail"\nreason = " "', "expect.reason: expected `str` matching"),
-        ('[CELL.expect]\nscheduler = "fail"', "expected `object`, got `str`"),
-    ],
-)
+@each_case(CASES["expectations"])
 def test_invalid_expectation_is_refused(load, kit, more, message):
     """An expectation needs a layer of the cell, an outcome other than a pass, and a reason."""
     with pytest.raises(TomlError) as refused:

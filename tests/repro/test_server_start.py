@@ -5,6 +5,9 @@ import os
 import pytest
 
 from repro.cell_programs import server_start
+from tests.case_files import each_case, read_cases
+
+CASES = read_cases(__file__, "server_answers.yaml")
 
 SERVER = """
 import http.server, json, sys
@@ -50,22 +53,7 @@ def observe(tmp_path, monkeypatch):
     return observe_program
 
 
-@pytest.mark.parametrize(
-    ("path", "answer", "outcome", "message"),
-    [
-        ("/v1/completions", {"usage": {"completion_tokens": 8}}, "ok", None),
-        (
-            "/v1/completions",
-            {"usage": {"completion_tokens": 7}},
-            "failed",
-            "7 tokens, where 8 were asked for",
-        ),
-        ("/v1/completions", {}, "failed", "the answer has no usage.completion_tokens"),
-        ("/generate/", {"completion_ids": [[1, 2]]}, "ok", None),
-        ("/generate/", {"completion_ids": [[]]}, "failed", "where 1 to 8 ids were expected"),
-        ("/other", {}, "failed", "no rollout server answers there"),
-    ],
-)
+@each_case(CASES["answers"])
 def test_server_counts_as_running_only_if_it_answers(observe, path, answer, outcome, message):
     """Both protocols are accepted; otherwise the error names what is wrong with the answer."""
     document = observe(SERVER.replace("PATH", path).replace("ANSWER", repr(answer)))
