@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from diagnostics import UserError, catalog
 from diagnostics.catalog.mitigation_ranking import issue_summary
@@ -35,31 +38,9 @@ class Topic:
     unit: str = "token"
 
 
-TOPICS = {
-    "settings": Topic("server settings", "P0"),
-    "ids": Topic("token ids and chat template", "P10"),
-    "weights": Topic("weights and positions", "P1"),
-    "cache": Topic("prefix cache", "P2", "prompt"),
-    "sampling": Topic("sampling parameters", "P5"),
-    "logprobs": Topic("which log-probs are reported", "P6"),
-    "replicas": Topic("replicas", "P14", "call"),
-    "pairing": Topic("prompts in completions", "data", "sample"),
-    "data": Topic("order of the prompts", "data", "sample"),
-    "advantages": Topic("advantages, recomputed", "P11", "sample"),
-    "texts": Topic("texts of completions", "samples", "sample"),
-    "samples": Topic("duplicate completions", "samples", "sample"),
-    "ends": Topic("ends of completions", "samples", "sample"),
-    "rewards": Topic("rewards within groups", "samples", "sample"),
-    "masks": Topic("loss mask", "masks"),
-    "streams": Topic("log-probs of engine and trainer", "P5/P8"),
-    "rewards_again": Topic("reward function, called again", "P12", "sample"),
-    "moved": Topic("weights between checkpoints", "P13", "tensor"),
-    "metrics": Topic("contradictions in the metrics", "metrics", "step"),
-    "curves": Topic("training curves", "curves", "step"),
-    "learning": Topic("whether the run learns", "metrics", "step"),
-    "files": Topic("unreadable files", "files"),
-}
-"""The topics by the part of `Result.family` before the slash."""
+_TOPIC_FILE = Path(__file__).with_name("topics.toml")
+TOPICS = msgspec.toml.decode(_TOPIC_FILE.read_bytes(), type=dict[str, Topic])
+"""The topics by the part of `Result.family` before the slash, as `topics.toml` lists them."""
 
 
 class AuditError(UserError):
