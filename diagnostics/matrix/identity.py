@@ -17,6 +17,8 @@ from pathlib import Path
 
 # Folders of `repro` whose modules do not depend on each other.
 _SEPARATE = frozenset({"issues", "cell_programs", "fuzz"})
+# A module, and the data that it reads.
+_ENDINGS = (".py", ".toml", ".json")
 
 
 def question_identity(inputs: Mapping[str, str]) -> str:
@@ -51,9 +53,9 @@ class SourceDigests:
         return self._combined[key]
 
     def _files(self, folder: Path, name: str) -> Iterator[Path]:
-        """Yield the files of a module (with its TOML file) or package; for `repro` also its shared files."""
+        """Yield the files of a module (with its TOML or JSON file) or package; for `repro` also its shared files."""
         base = folder.joinpath(*name.split("."))
-        yield from (path for ending in (".py", ".toml") if (path := base.with_suffix(ending)).is_file())
+        yield from (path for ending in _ENDINGS if (path := base.with_suffix(ending)).is_file())
         top = name.partition(".")[0]
         if base.is_dir() or top == "repro":
             for path in sorted((folder / "repro" if top == "repro" else base).rglob("*")):

@@ -13,6 +13,7 @@ import ast
 import contextlib
 import importlib
 import importlib.util
+import json
 import sys
 import tempfile
 import traceback
@@ -27,44 +28,18 @@ from repro import render, upstream
 from repro.cell_programs import run_program
 
 SCHEMA = "grpo-doctor.config.v1"
-VERL = (
-    "algorithm.adv_estimator=grpo",
-    "data.train_batch_size=8",
-    "actor_rollout_ref.rollout.name=vllm",
-    "actor_rollout_ref.rollout.n=4",
-    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",
-    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=1",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=8",
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
-    "actor_rollout_ref.actor.use_kl_loss=True",
-    "trainer.n_gpus_per_node=1",
-)
-SWIFT = (
-    "--rlhf_type=grpo",
-    "--reward_funcs=format",
-    "--num_generations=4",
-    "--model_type=llama",
-    "--template=llama",
-    "--per_device_train_batch_size=4",
-    "--report_to=none",
-)
-# OpenRLHF's options since 0.10, and before.
-OPENRLHF = {
-    "--actor.model_name_or_path": ("--pretrain", "MODEL"),
-    "--reward.remote_url": ("--remote_rm_url", "reward.py"),
-    "--data.prompt_dataset": ("--prompt_data", "prompts.jsonl"),
-    "--algo.advantage.estimator": ("--advantage_estimator", "group_norm"),
-    "--rollout.n_samples_per_prompt": ("--n_samples_per_prompt", "4"),
-}
+# The arguments of a GRPO configuration by trainer; for OpenRLHF, by its option since 0.10, the option before, and the
+# value. Cells may run Python 3.10, which has no `tomllib`.
+CONFIGURATIONS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 
 
 def parse_verl(words: Sequence[str]) -> None:
-    """Compose verl's shipped configuration `ppo_trainer` with VERL and further overrides, and validate the result."""
+    """Compose verl's shipped configuration `ppo_trainer` with its overrides and `words`, and validate the result."""
     from hydra import compose, initialize_config_dir  # type: ignore[import-not-found]
 
     (package,) = importlib.util.find_spec("verl").submodule_search_locations  # type: ignore[union-attr, misc]
     with initialize_config_dir(str(Path(package, "trainer", "config")), version_base=None):
-        config = compose("ppo_trainer", overrides=[*VERL, *words])
+        config = compose("ppo_trainer", overrides=[*CONFIGURATIONS["verl"], *words])
     roles = {"use_reference_policy": True, "use_critic": False}
     spec = importlib.util.find_spec("verl.utils.config")
     module = importlib.import_module("verl.utils.config") if spec else None
@@ -78,7 +53,7 @@ def parse_verl(words: Sequence[str]) -> None:
 
 
 def parse_swift(words: Sequence[str]) -> None:
-    """Parse SWIFT and further arguments into ms-swift's `RLHFArguments`, for a tiny model in a folder."""
+    """Parse the arguments for ms-swift and `words` into its `RLHFArguments`, for a tiny model in a folder."""
     from transformers import HfArgumentParser
 
     newer = importlib.util.find_spec("swift.arguments")
@@ -88,11 +63,13 @@ def parse_swift(words: Sequence[str]) -> None:
         data = Path(folder, "prompts.jsonl")
         data.write_text('{"messages": [{"role": "user", "content": "1"}]}\n', encoding="utf-8")
         places = (f"--model={folder}/model", f"--dataset={data}", f"--output_dir={folder}/output")
-        HfArgumentParser([arguments]).parse_args_into_dataclasses([*SWIFT, *places, *words])
+        HfArgumentParser([arguments]).parse_args_into_dataclasses(
+            [*CONFIGURATIONS["ms-swift"], *places, *words]
+        )
 
 
 def parse_openrlhf(words: Sequence[str]) -> None:
-    """Run the main block of `train_ppo_ray` on OPENRLHF and further arguments, without the imports of its packages.
+    """Run the main block of `train_ppo_ray` on its arguments and `words`, without the imports of its packages.
 
     Raises:
         RuntimeError: The main block ended without a call of `train`.
@@ -101,7 +78,8 @@ def parse_openrlhf(words: Sequence[str]) -> None:
     program = Path(package, "cli", "train_ppo_ray.py")
     text = program.read_text(encoding="utf-8")
     tree = ast.parse(text)
-    options = [f"{new if new in text else old}={value}" for new, (old, value) in OPENRLHF.items()]
+    names_and_values = CONFIGURATIONS["openrlhf"].items()
+    options = [f"{new if new in text else old}={value}" for new, (old, value) in names_and_values]
     # The `__init__` of OpenRLHF's packages imports flash-attn, which its parser does not need.
     utils = sys.modules["openrlhf.utils"] = ModuleType("openrlhf.utils")
     utils.__path__ = [str(Path(package, "utils"))]

@@ -58,9 +58,10 @@ def test_comments_docstrings_and_layout_change_nothing(digest):
     assert digest("grpo_core", grpo_core__other="") != before
 
 
-def test_toml_file_of_a_module_counts(digest, tmp_path):
+@pytest.mark.parametrize("ending", ["toml", "json"])
+def test_data_of_a_module_count(digest, tmp_path, ending):
     before = digest("grpo_core.losses")
-    (tmp_path / "grpo_core" / "losses.toml").write_text("x = 1\n")
+    (tmp_path / "grpo_core" / f"losses.{ending}").write_text("1")
     assert digest("grpo_core.losses") != before
 
 
