@@ -4,7 +4,7 @@ This module loads the entries (`load`, `load_checks`); the other modules match, 
 all entries takes 0.5 s, so they are also packed into one JSON file, which is next to the entries and in the wheel. It
 contains a hash of the entries and of the code that reads them. If one of these changed, all entries are read again, and
 the file is written if its folder is writable. A bad entry is refused with file, line, key and what was expected. `find`
-and `find_check` look up one code.
+looks up one code.
 """
 
 from __future__ import annotations
@@ -81,11 +81,6 @@ def find(code: str) -> model.Issue:
     families = ", ".join(dict.fromkeys(name.rstrip("0123456789") for name in issues))
     hint = close_matches(code.upper(), issues) or f" (families: {families}; `catalog` lists all)"
     raise CatalogError(f"unknown code {code!r}{hint}")
-
-
-def find_check(code: str) -> model.CheckCode:
-    """Return the entry of a check code; KeyError for any other code."""
-    return _shipped().checks[code]
 
 
 def load_file(path: Path) -> model.Issue:

@@ -70,7 +70,7 @@ def finding(
     installed release may never meet the issue.
     """
     issue = catalog.load().get(code)
-    title = issue.title if issue else catalog.find_check(code).title
+    title = issue.title if issue else catalog.load_checks()[code].title
     references = tuple(reference.ref for reference in issue.references) if issue else ()
     certainty = certainty or ("supported" if issue else "established")
     return Finding(code, title, severity, certainty, known_by, detail, tuple(evidence), fix, references)
