@@ -247,7 +247,8 @@ def read_entry(code: str) -> tuple[str, dict[str, str], list[TriedMitigation]]:
             triggers[name] = about
         else:
             helps, fails = (frozenset(_value(table, key, r"\[.*?\]") or ()) for key in ("helps", "fails"))
-            mitigations.append(TriedMitigation(name, about, helps, fails))
+            recommended = _value(table, "recommended", r"[\"'].*?$") or ""
+            mitigations.append(TriedMitigation(name, about, helps, fails, recommended))
     return str(_value(text, "title", r"[\"'].*?$")), triggers, mitigations
 
 
@@ -260,9 +261,7 @@ def _value(table: str, key: str, pattern: str) -> Any:
 REGISTRY: dict[str, Repro] = {}
 
 
-def repro(
-    code: str, *, triggers: Sequence[Trigger], recommended: Mapping[str, str] | None = None, **parts: Any
-) -> Repro:
+def repro(code: str, *, triggers: Sequence[Trigger], **parts: Any) -> Repro:
     """Register the repro of a known issue and return it; title, descriptions and mitigations come from its entry.
 
     A trigger raises InapplicableError for a mitigation that does not list it in `helps` or `fails`.
@@ -270,7 +269,6 @@ def repro(
     Args:
         code: Code of the known issue.
         triggers: Sequences of events that cause the failure.
-        recommended: Where users or maintainers recommend a mitigation, by its name.
         parts: Other arguments of `Repro`.
 
     Raises:
@@ -293,9 +291,7 @@ def repro(
         triggers=tuple(
             replace(item, run=partial(try_recorded, item), about=descriptions[item.name]) for item in triggers
         ),
-        mitigations=tuple(
-            replace(item, recommended=(recommended or {}).get(item.name, "")) for item in mitigations
-        ),
+        mitigations=tuple(mitigations),
         **parts,
     )
     return REGISTRY[code]

@@ -157,6 +157,7 @@ class Mitigation(Record, frozen=True):
         frames: Parts of `path:function` or of a matching line; such a frame or line shows the case, and this one is
             ranked first.
         settings: Parts of any line of the log, such as an option, that show the case, too.
+        recommended: Where users or maintainers recommend the mitigation; empty if no such place is known.
     """
 
     name: Text
@@ -173,6 +174,7 @@ class Mitigation(Record, frozen=True):
     installs: tuple[tuple[str, Names, str], ...] = ()
     advice: Names = ()
     searches: bool = False
+    recommended: str = ""
     bounds: tuple[Bound, ...] = ()
 
     @property

@@ -85,6 +85,5 @@ repro(
         "under detect_platform, metadata that name vLLM's CPU build",
     ),
     triggers=[Trigger("named_device", _configure_device)],
-    recommended={"other_version": "huggingface/trl#2816"},
     inapplicable_reason=inapplicable_reason,
 )

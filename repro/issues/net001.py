@@ -70,6 +70,5 @@ repro(
     modules=("fastapi.testclient", "prometheus_fastapi_instrumentator"),
     simulated=("the server: empty routes, put together by the calls that vLLM's server makes",),
     triggers=[Trigger("router", _count_answered)],
-    recommended={"older_fastapi": "NovaSky-AI/SkyRL#1810"},
     inapplicable_reason=inapplicable_reason,
 )

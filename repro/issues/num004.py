@@ -112,6 +112,5 @@ repro(
     distributions=_NAMES,
     modules=tiny_trl.MODULES,
     triggers=[Trigger(loss, partial(_compare_gradients, loss), silent=True) for loss in ("dapo", "cispo")],
-    recommended={"upgrade": "huggingface/trl#6024"},
     inapplicable_reason=inapplicable_reason,
 )

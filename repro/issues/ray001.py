@@ -139,6 +139,5 @@ repro(
         "the model's configuration (vLLM's own VllmConfig without a model)",
     ),
     triggers=[Trigger(name, partial(_run_job, name)) for name in PLANS],
-    recommended={"running_head": "verl-project/verl#1642", "kept_handles": "verl-project/verl#1443"},
     inapplicable_reason=lambda: upstream.explain_missing_code(FILE, ASSERTION, names=("verl",)),
 )

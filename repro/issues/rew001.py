@@ -129,9 +129,5 @@ repro(
         )
         for name in REWARDS
     ],
-    recommended={
-        "no_timeout": "math-verify's own message, huggingface/trl#5281",
-        "own_process": "verl, from 0.8.0 on",
-    },
     inapplicable_reason=inapplicable_reason,
 )

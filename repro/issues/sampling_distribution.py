@@ -22,7 +22,6 @@ def _sample_at_temperature(mitigation: str | None) -> Tally:
 whole_engine.repro(
     "NUM001",
     triggers=[Trigger("temperature", _sample_at_temperature, silent=True)],
-    recommended={"processed_logprobs": "TRL 0.28.0, huggingface/trl#4873"},
 )
 
 
@@ -46,7 +45,6 @@ def _sample_nucleus(mitigation: str | None) -> Tally:
 whole_engine.repro(
     "NUM002",
     triggers=[Trigger("nucleus", _sample_nucleus, silent=True)],
-    recommended={"neutral_sampling": "huggingface/trl#6789"},
 )
 
 
@@ -63,7 +61,6 @@ def _use_folder_defaults(mitigation: str | None) -> Tally:
 whole_engine.repro(
     "NUM003",
     triggers=[Trigger("defaults", _use_folder_defaults, silent=True)],
-    recommended={"generation_config_vllm": "NVIDIA-NeMo/RL#3497"},
 )
 
 

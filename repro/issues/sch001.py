@@ -124,5 +124,4 @@ v0.repro(
         Trigger("cancelled_step", _cancelled_step),
         Trigger("two_owners", _two_owners),
     ],
-    recommended={"one_owner": "ms-swift 3.5.0, modelscope/ms-swift#4234"},
 )

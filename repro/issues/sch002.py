@@ -103,8 +103,4 @@ v0.repro(
         Trigger("min_tokens", partial(_generate_once, requests=WITH_MINIMUM, chunked=False)),
         Trigger("min_tokens_chunked", partial(_generate_once, requests=WITH_MINIMUM, chunked=True)),
     ],
-    recommended={
-        "chunked_prefill_off": "vllm-project/vllm#8881",
-        "filter_overlong": "hiyouga/EasyR1#210, #215",
-    },
 )

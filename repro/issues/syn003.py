@@ -126,6 +126,5 @@ repro(
         "the optimizer step: another model's weights",
     ),
     triggers=[Trigger("asleep", _generate_in_sleep_mode, silent=True)],
-    recommended={"upgrade": "huggingface/trl#5355"},
     inapplicable_reason=inapplicable_reason,
 )

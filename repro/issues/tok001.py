@@ -101,5 +101,4 @@ whole_engine.repro(
         Trigger("re_encoded", _encode_texts_again, silent=True),
         Trigger("fed_back", _continue_with_sampled_ids),
     ],
-    recommended={"logit_bias": "volcengine/verl#1398", "top_p": "vllm-project/vllm#13175"},
 )
