@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from diagnostics.collect.blocking_reads import UNANSWERED, list_pids
 from diagnostics.hang.collect import proc
@@ -21,22 +22,9 @@ SURVEY_S = 10.0
 """Limit of processor time for the titles of all processes, and for their descriptors."""
 _JOB_ROLES = {"engine core", "engine worker", "engine", "Ray actor", "launcher", "server", "trainer"}
 _PYTHON = re.compile(r"(?i)python|^VLLM::|^ray::|^sglang::|pt_main_thread|uvicorn|torchrun|vllm|trl|pytest")
-# Roles by command line; the first match decides. Ray and vLLM set the titles of their processes.
-_ROLES: tuple[tuple[str, str], ...] = (
-    (r"^VLLM::EngineCor", "engine core"),
-    (r"^VLLM::Worker|^VllmWorker", "engine worker"),
-    (r"^VLLM::|^sglang::", "engine"),
-    (r"^ray::IDLE", "idle Ray worker"),
-    (r"^ray::(DashboardAgent|RuntimeEnvAgent)", "Ray's helper"),
-    (r"^ray::", "Ray actor"),
-    (r"(^|/)raylet\b", "raylet"),
-    (r"(^|/)gcs_server\b", "Ray's head service"),
-    (r"ray/(dashboard|_private|autoscaler)/", "Ray's helper"),
-    (r"(multiprocessing|loky\.backend)\.(resource_tracker|forkserver)|multiprocessing-fork.*tracker", "helper"),
-    (r"torch/_inductor/compile_worker|wandb-core|wandb-service|tensorboard", "helper"),
-    (r"torchrun|torch\.distributed\.(run|launch)|accelerate[ .](launch|commands\.launch)|bin/deepspeed\b", "launcher"),
-    (r"vllm serve|vllm\.entrypoints|vllm-serve|vllm_serve|sglang\.launch_server|\buvicorn\b", "server"),
-)  # fmt: skip
+# Roles by command line, each with a pattern; the first match decides. Ray and vLLM set the titles of their processes.
+_ROLES_TEXT = Path(__file__).with_name("roles.txt").read_text(encoding="utf-8")
+_ROLES = [line.split(": ", 1) for line in _ROLES_TEXT.splitlines()]
 SERVICES = ("helper", "raylet", "Ray's head service", "Ray's helper", "idle Ray worker")
 """Roles that serve a job without being part of it; being idle is normal for them."""
 _WORKER = re.compile(r"^VLLM::Worker(?:_\w*?TP(\d{1,4}))?|TP(\d{1,4})")
@@ -48,7 +36,7 @@ def role_of_title(title: str) -> tuple[str, int | None]:
     >>> role_of_title("VLLM::Worker_TP1"), role_of_title("ray::Trainer.step"), role_of_title("python train.py")
     (('engine worker', 1), ('Ray actor', None), ('process', None))
     """
-    name = next((name for pattern, name in _ROLES if re.search(pattern, title)), "process")
+    name = next((name for name, pattern in _ROLES if re.search(pattern, title)), "process")
     match = _WORKER.match(title) if name == "engine worker" else None
     number = next((part for part in match.groups() if part), None) if match else None
     return name, int(number) if number else None
