@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import functools
-import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 _NAME = "StubForCausalLM"
-_CONFIG = {
-    "architectures": [_NAME],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "vocab_size": 256,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "float32",
-}
 
 
 def write_and_register(folder: str | Path) -> None:
@@ -28,7 +16,7 @@ def write_and_register(folder: str | Path) -> None:
     A class that is not registered is inspected by vLLM in another process, where the import of an old vLLM may fail
     with a newer PyTorch.
     """
-    Path(folder, "config.json").write_text(json.dumps(_CONFIG))
+    shutil.copy(Path(__file__).with_suffix(".json"), Path(folder, "config.json"))
     _register()
 
 
