@@ -32,15 +32,7 @@ Traceback (most recent call last):
     raise ValueError(
 ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`.
 """
-LINES = (
-    "(EngineCore_DP0 pid=4242) INFO {stamp} [loggers.py:123] Engine 000: Avg prompt throughput: {rate:.1f} tokens/s, "
-    "Running: {small} reqs, GPU KV cache usage: {share:.1%}",
-    "{{'loss': {share:.4f}, 'grad_norm': {share:.4f}, 'reward': {share:.3f}, 'kl': 0.0}}",
-    "(WorkerDict pid={rank}, ip=10.0.0.{rank}) step:{step} - actor/entropy:{share:.5f}",
-    "[rank{rank}]: processed {step} prompts, {rate:.0f} tokens, no failure so far",
-    " {small}%|####| {step}/100000 [00:{small:02d}<12:00, {share:.2f}it/s]",
-    'INFO:     127.0.0.1:{step} - "POST /v1/completions HTTP/1.1" 200 OK',
-)
+LINES = Path(__file__).with_name("programs").joinpath("log_lines.txt").read_text().splitlines()
 
 
 def log_lines(numbers: random.Random, count: int) -> list[str]:
