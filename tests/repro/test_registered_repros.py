@@ -25,7 +25,10 @@ def test_entry_reader_matches_a_toml_parser():
         entry = tomllib.loads((registry.ISSUES / f"{code}.toml").read_text(encoding="utf-8"))
         mitigations = [
             registry.TriedMitigation(
-                name, item["about"], *(frozenset(item.get(key, ())) for key in ("helps", "fails"))
+                name,
+                item["about"],
+                *(frozenset(item.get(key, ())) for key in ("helps", "fails")),
+                item.get("recommended", ""),
             )
             for name, item in entry["mitigations"].items()
         ]
