@@ -3,7 +3,8 @@
 A release or a range can be any text that a package, a lock or a user declares. Text that is no version, or is longer
 than a real one, raises no error: `in_range` returns False for it, `may_allow` True, and `satisfiable` ignores such a
 range. `parse_version` parses a release, `in_range` and `may_allow` test whether a range includes it, and `satisfiable`
-whether ranges overlap. `affects` compares installed releases with an issue's claims.
+whether ranges overlap. `affects` compares installed releases with an issue's claims. `CLASHES` lists releases that fail
+together.
 """
 
 from __future__ import annotations
@@ -12,11 +13,47 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from diagnostics.catalog.model import Affected, Issue
+
+
+class Clash(NamedTuple):
+    """Releases of two packages that an installer accepts together and with which a run fails.
+
+    Attributes:
+        package: The package that is usually the one to change.
+        versions: Its releases that fail.
+        others: Its releases that do not fail.
+        companion: The other package.
+        companion_versions: Its releases with which `versions` fail.
+        replacement: A requirement that replaces the companion if no other release of `package` can be installed.
+        code: The known issue, or ''.
+    """
+
+    package: str
+    versions: str
+    others: str
+    companion: str
+    companion_versions: str
+    replacement: str
+    code: str
+
+    def covers(self, releases: Mapping[str, str]) -> bool:
+        """Return whether these releases, given by package, include both packages with releases that fail together."""
+        ranges = {self.package: self.versions, self.companion: self.companion_versions}
+        return all(in_range(releases.get(name, ""), versions) for name, versions in ranges.items())
+
+
+CLASHES = (
+    # Wheels of pyarrow from 24 on are built for NumPy 2.
+    Clash("numpy", "<2", ">=2", "pyarrow", ">=24", "pyarrow<24", ""),
+    Clash("transformers", ">=5.3", "<5.3", "trl", "<0.29", "trl>=0.29", "CMP003"),
+    Clash("transformers", ">=5", "<5", "vllm", ">=0.6,<0.12", "vllm>=0.12", "CMP017"),
+)
 
 
 @cache

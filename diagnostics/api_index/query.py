@@ -28,7 +28,7 @@ from diagnostics.api_index.release_api import Definition, IndexedFacts, ReleaseA
 from diagnostics.api_index.rules import broken_rules, is_needed_by_grpo
 from diagnostics.api_index.uses import Use
 from diagnostics.output import release_pairs
-from diagnostics.versions import in_range, parse_version, satisfiable
+from diagnostics.versions import CLASHES, Clash, in_range, parse_version, satisfiable
 
 # Packages whose classes the options of a package extend.
 _COMPANIONS = {"trl": ("transformers",), "peft": ("transformers",), "ms-swift": ("transformers", "trl")}
@@ -84,6 +84,12 @@ class Compatibility:
         """Requirements of user and provider on a third package that no version number satisfies."""
         return tuple(conflicts(self.user, self.provider))
 
+    @property
+    def known_failure(self) -> Clash | None:
+        """The entry of `CLASHES` about these two releases."""
+        releases = {item.package: item.version for item in (self.user, self.provider)}
+        return next((clash for clash in CLASHES if clash.covers(releases)), None)
+
     @cached_property
     def names(self) -> Comparison | None:
         """The user's uses compared with the provider's names; None if `compare_names` returns None."""
@@ -91,8 +97,8 @@ class Compatibility:
 
     @property
     def excluded(self) -> bool:
-        """Whether ranges, requirements or a run contradict the pair, whatever names it lacks."""
-        return self.allowed is False or self.run == "fails" or bool(self.conflicts)
+        """Whether ranges, requirements, a run or a known failure contradict the pair, whatever names it lacks."""
+        return self.allowed is False or self.run == "fails" or bool(self.known_failure or self.conflicts)
 
     @property
     def at_import(self) -> list[MissingUse]:

@@ -127,7 +127,10 @@ def installed_pairs(python: Path) -> list[Compatibility]:
 
 
 def choose_set(answers: Sequence[Ranking]) -> list[Release]:
-    """Return the releases to install together: of each answer the best pair that fits the releases chosen before."""
+    """Return the releases to install together: of each answer the best pair that fits the releases chosen before.
+
+    A package that they depend on is added if the newest release that they allow does not fit them.
+    """
     chosen: dict[str, Release] = {}
     for answer in answers:
         for pair in answer.pairs:
@@ -137,7 +140,19 @@ def choose_set(answers: Sequence[Ranking]) -> list[Release]:
             if pair.fits and not differs and not any(other.contradicted for other in together):
                 chosen |= sides
                 break
+    for name in _PROVIDERS:
+        if name not in chosen and (pin := _needed_pin(name, list(chosen.values()))):
+            chosen[name] = pin
     return list(chosen.values())
+
+
+def _needed_pin(name: str, chosen: Sequence[Release]) -> Release | None:
+    """Return the newest release of a dependency that fits the chosen releases; None if it is the newest they allow."""
+    users = [it for it in chosen if any(not extra for _, extra in query.requirements_of(it).get(name, ()))]
+    allowed = [it for it in _all_releases(name) if all(query.is_in_ranges(user, it) for user in users)]
+    fitting = (it for it in allowed if not any(query.compatibility(user, it).contradicted for user in users))
+    newest = next(fitting, None) if users else None
+    return None if newest == next(iter(allowed), None) else newest
 
 
 def install_command(releases: Sequence[Release]) -> str:

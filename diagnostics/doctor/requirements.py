@@ -1,8 +1,8 @@
 """Read the requirements of installed packages and of fixes, find unmet ones, and test whether ranges overlap.
 
 `unmet_requirements` returns the unmet requirements of a package, and `install_constraints` those of an install action.
-`distribution_of` maps a module to its distribution. `CLASHES` lists
-releases that fail together, and `adjust_for_installed` changes an installation that would pair them.
+`distribution_of` maps a module to its distribution. `adjust_for_installed` changes an installation that would pair
+releases that fail together.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from diagnostics.collect.python_environment import Environment, Package
 from diagnostics.findings import Finding
 from diagnostics.fixes import Advice, Explain, Install
 from diagnostics.frameworks import ENGINE_PACKAGES, FRAMEWORKS, TRAINER_LIBRARIES, TRAINER_PACKAGES
-from diagnostics.versions import in_range, may_allow, satisfiable
+from diagnostics.versions import CLASHES, in_range, may_allow, satisfiable
 
 OPTIONAL = {
     "torchvision", "torchaudio", "torchcodec", "xformers", "triton", "opencv-python-headless", "numba",
@@ -39,20 +39,6 @@ _DISTRIBUTIONS = {
     "dateutil": "python-dateutil", "attr": "attrs", "git": "gitpython", "dotenv": "python-dotenv",
     "flash_attn_2_cuda": "flash-attn", "ring_flash_attn": "ring-flash-attn",
 }  # fmt: skip
-
-
-CLASHES = (
-    # Wheels of pyarrow from 24 on are built for NumPy 2.
-    ("numpy", "<2", ">=2", "pyarrow", ">=24", "pyarrow<24", ""),
-    ("transformers", ">=5.3", "<5.3", "trl", "<0.29", "trl>=0.29", "CMP003"),
-    ("transformers", ">=5", "<5", "vllm", ">=0.6,<0.12", "vllm>=0.12", "CMP017"),
-)
-"""Pairs of releases that an installer accepts and with which a run fails.
-
-Each tuple has the package to install, its releases that fail, its other releases, the installed package, and its
-releases with which the others fail. Then follow a requirement that replaces the installed package if no other release
-can be installed, and the code of the known issue, or "". The issue's entry has no claims about pairs.
-"""
 
 
 @dataclass(frozen=True)
@@ -213,14 +199,15 @@ def adjust_for_installed(environment: Environment, requirements: Iterable[str]) 
     required = list(requirements)
     parsed = [parse_requirement(entry) for entry in required]
     names = [canonicalize_name(item.name) if item else "" for item in parsed]
-    for clashing, bad, good, companion, versions, addition, _code in CLASHES:
-        if companion in names or not in_range(environment.version(companion) or "", versions):
+    for clash in CLASHES:
+        companion = clash.companion
+        if companion in names or not in_range(environment.version(companion) or "", clash.companion_versions):
             continue
         for index, (name, item) in enumerate(zip(names, parsed, strict=True)):
-            if name != clashing or item is None or not item.specifier:
+            if name != clash.package or item is None or not item.specifier:
                 continue
-            if not satisfiable([str(item.specifier), good]):
-                required.append(addition)
-            elif bad.startswith(">") and satisfiable([str(item.specifier), bad]):
-                required[index] += f",{good}"
+            if not satisfiable([str(item.specifier), clash.others]):
+                required.append(clash.replacement)
+            elif clash.versions.startswith(">") and satisfiable([str(item.specifier), clash.versions]):
+                required[index] += f",{clash.others}"
     return tuple(required)

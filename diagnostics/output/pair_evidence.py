@@ -55,6 +55,9 @@ def evidence_lines(pair: Compatibility, *, with_names: bool = True) -> Iterator[
     if pair.allowed is False and not with_names:
         return
     yield from (f"conflict: {text}" for text in pair.conflicts)
+    if clash := pair.known_failure:
+        code = f" ({clash.code})" if clash.code else ""
+        yield f"{clash.package}{clash.versions} fails with {clash.companion}{clash.companion_versions}{code}"
     if with_names or not pair.excluded:
         if pair.names is None:
             yield "names: not in the index"

@@ -13,6 +13,7 @@ import pytest
 
 from diagnostics import compat_table
 from diagnostics.api_index import query
+from diagnostics.commands import version_answers
 from diagnostics.output import release_pairs, sanitize
 from tests.diagnostics.conftest import Terminal
 
@@ -130,3 +131,17 @@ def test_unchecked_or_unfit_pair_is_not_recommended(run_command, questions, code
     """EasyR1's requirements and names are not in the index."""
     result, output, _errors = run_command("versions", *questions)
     assert (result, line in output.splitlines(), "pip install" in output) == (code, True, False)
+
+
+@pytest.mark.parametrize(
+    ("questions", "chosen"),
+    [
+        (["trl==0.19.1", "vllm"], "trl 0.19.1, vllm 0.9.2, transformers 4.53.3"),
+        (["vllm==0.10.0", "ms-swift"], "ms-swift 4.5.3, vllm 0.10.0, transformers 4.57.6"),
+        (["trl==1.16.0", "vllm==0.31.0"], "trl 1.16.0, vllm 0.31.0"),
+    ],
+)
+def test_dependency_is_pinned_if_its_newest_allowed_release_does_not_fit(questions, chosen):
+    """Neither requirement excludes transformers 5, with which vLLM before 0.12 fails."""
+    answers = version_answers.find_answers(version_answers.parse_questions(questions))
+    assert ", ".join(map(str, version_answers.choose_set(answers))) == chosen

@@ -13,11 +13,10 @@ from diagnostics.catalog.mitigation_ranking import recommended_fix
 from diagnostics.catalog.model import Affected, Issue
 from diagnostics.collect.python_environment import Environment, Package
 from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, check, finding
-from diagnostics.doctor.requirements import CLASHES
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
 from diagnostics.fixes import Fix
 from diagnostics.frameworks import ENGINE_PACKAGES, TRAINER_PACKAGES, configuring_trainers
-from diagnostics.versions import AFFECTED, UNREADABLE, Applicability, affects, in_range
+from diagnostics.versions import AFFECTED, CLASHES, UNREADABLE, Applicability, affects, in_range
 
 # Issues of vLLM's V0 scheduler. V1 became the default in 0.8, and V0 was removed in 0.11.
 _V0_ONLY = {"SCH001", "SCH002"}
@@ -62,13 +61,13 @@ def failing_pairs(case: CheckInput) -> Iterator[Finding]:
 
     A finding is established if the issue's claims record a run with one of the two releases, else supported.
     """
-    for name, bad, _good, companion, versions, _addition, code in CLASHES:
-        ranges = {companion: versions, name: bad}
-        packages = [case.environment.packages.get(name) for name in ranges]
-        installed = [item for item in packages if item and in_range(item.version, ranges[item.name])]
-        if code not in case.issues or len(installed) < len(ranges):
+    packages = case.environment.packages
+    releases = {name: item.version for name, item in packages.items()}
+    for clash in CLASHES:
+        code = clash.code
+        if code not in case.issues or not clash.covers(releases):
             continue
-        issue = case.issues[code]
+        issue, installed = case.issues[code], [packages[clash.companion], packages[clash.package]]
         executed = any(package.version in claim.releases for package in installed for claim in issue.affected)
         certainty, known_by = ("established", "executed") if executed else ("supported", "static")
         evidence = [_installed(item) for item in installed]
