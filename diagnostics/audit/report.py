@@ -114,16 +114,15 @@ def _print_fault(console: Console, result: Result, audit: Audit) -> None:
     for cause in causes[:_MAX_CAUSES]:
         print_text(console, cause.text, indent=INDENT)
     issue = catalog.load().get(code)
-    if issue is None:
-        return
-    if not causes and not any(fact.name == "consequence_of" for fact in result.evidence):
+    if issue and not causes and not any(fact.name == "consequence_of" for fact in result.evidence):
         fix = recommended_fix(issue, frameworks=filter(None, [audit.framework]))
         step, command = first_step(fix)
         if step:
             print_text(console, f"Fix: {step}", indent=INDENT)
         if command:
             print_command(console, command)
-    print_text(console, f"More: python -m diagnostics explain {code}", "dim", indent=INDENT)
+    if code:
+        print_text(console, f"More: python -m diagnostics explain {code}", "dim", indent=INDENT)
 
 
 def _details(result: Result) -> list[str]:

@@ -17,6 +17,7 @@ import msgspec
 
 from diagnostics import UserError, catalog
 from diagnostics.catalog.mitigation_ranking import issue_summary
+from diagnostics.catalog.model import CheckCode, Issue
 from diagnostics.fixes import count_of, join_some
 
 FAULT, CLEAN, NOT_DECIDED, MASKED, SKIPPED = "fault", "clean", "not_decided", "masked", "not_asked"
@@ -156,20 +157,25 @@ def _result(family: str, outcome: str, probe: str = "", **fields: Any) -> Result
 def fault(family: str, message: str, values: dict[str, Any] | None = None, /, **fields: Any) -> Result:
     """Build a fault; its message is a template filled with the values.
 
-    By default the probe is the topic's, and the code that of the family's known issue.
+    By default the probe is the topic's, and the code is `code_of` the family.
 
     >>> fault("rewards/constant", "all rewards are {lowest:g}", {"lowest": 0.0}).message
     'all rewards are 0'
     """
     values = values or {}
-    fields["code"] = fields.get("code") or _codes().get(family, "")
+    fields["code"] = fields.get("code") or code_of(family)
     return _result(family, FAULT, message=message.format(**values), values=values, **fields)
+
+
+def code_of(family: str) -> str:
+    """Return the code of the known issue or check that a family of results is reported as; '' if there is none."""
+    return _codes().get(family, "")
 
 
 @cache
 def _codes() -> dict[str, str]:
-    """Return the code of the known issue for each family that has one."""
-    return {family: code for code, issue in catalog.load().items() for family in issue.audit}
+    entries: list[Issue | CheckCode] = [*catalog.load().values(), *catalog.load_checks().values()]
+    return {family: entry.code for entry in entries for family in entry.audit}
 
 
 def clean(family: str, /, **fields: Any) -> Result:

@@ -3,8 +3,9 @@
 `check_metrics` runs all checks; `check_learning` checks whether the metrics suffice to decide if the run learns. `audit
 RUN`, `audit --watch` and the callback call both. Most checks look for an episode: the steps in which a symptom holds. A
 check may also be undecided, skipped, or clean with a notice. A fault has the numbers, the first step, the last one if
-the symptom ended, and the likely causes in order (`curve_causes.toml`). A cause names the option to change in the run's
-framework, if it is known. Other checks of the audit take their causes from `Curves.causes`, too.
+the symptom ended, and the likely causes in order (from its check code, or `curve_causes.toml`). A cause names the
+option to change in the run's framework, if it is known. Other checks of the audit take their causes from
+`Curves.causes`, too.
 """
 
 from __future__ import annotations
@@ -20,9 +21,22 @@ from typing import Any
 
 import msgspec
 
+from diagnostics import catalog
 from diagnostics.audit.recorded import stats
 from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries
-from diagnostics.audit.results import CLEAN, SKIPPED, Note, Result, clean, fault, note, skipped, undecided
+from diagnostics.audit.results import (
+    CLEAN,
+    SKIPPED,
+    Note,
+    Result,
+    clean,
+    code_of,
+    fault,
+    note,
+    skipped,
+    undecided,
+)
+from diagnostics.catalog.model import LikelyCause
 from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS
 from diagnostics.logs.metrics import MAX_STEPS_PER_S, canonical_name, is_zero
 
@@ -43,17 +57,8 @@ _MIN_STEP_SQUARE = 1.0
 _FUNCTION_MEAN = re.compile(r"(?:train/)?rewards/([^/]+)/mean")
 _PENALTY_NAME = re.compile(r"(?i)penal|punish|overlong|repet|length|cosine")
 _FORMAT_NAME = re.compile(r"(?i)format|tag|xml|think|bonus|style|structure")
-
-
-class _Cause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A likely cause of a symptom; `curve_causes.toml` explains the fields."""
-
-    cause: str
-    option: dict[str, str] = {}
-
-
 _CAUSE_FILE = Path(__file__).with_name("curve_causes.toml")
-_CAUSES = msgspec.toml.decode(_CAUSE_FILE.read_bytes(), type=dict[str, list[_Cause]])
+_CAUSES = msgspec.toml.decode(_CAUSE_FILE.read_bytes(), type=dict[str, list[LikelyCause]])
 
 
 @dataclass(frozen=True)
@@ -140,10 +145,14 @@ class Curves:
         return "trl" if {"reward", "reward_std"} <= names else ""
 
     def causes(self, symptom: str) -> list[Note]:
-        """Return the likely causes of a symptom as notes in order, with this framework's option if there is one."""
+        """Return the likely causes of a symptom as notes in order, with this framework's option if there is one.
+
+        The symptom is a family of results whose check code lists causes, or a key of `curve_causes.toml`.
+        """
         notes, framework = [], DISPLAY_NAMES.get(self.framework, "")
-        for number, entry in enumerate(_CAUSES.get(symptom, ()), 1):
-            option = entry.option.get(self.framework or "unknown", entry.option.get("any", ""))
+        check = catalog.load_checks().get(code_of(symptom))
+        for number, entry in enumerate(check.causes if check else _CAUSES.get(symptom, ()), 1):
+            option = entry.option.get(self.framework, entry.option.get("any", ""))
             line = f"cause {number}: {entry.cause}" + (f" ({option})" if option else "")
             values = {"cause": entry.cause, "option": option, "framework": framework}
             notes.append(Note("cause", line, values))
@@ -165,7 +174,7 @@ class Curves:
             family: The class of faults.
             message: A template; it may use the quoted metrics, `span`, `count` and the values.
             quoted: Metrics to quote from the first step.
-            causes: Key of the possible causes, which become evidence.
+            causes: Key of the possible causes, which become evidence, if it is not the family.
             values: Further values for the message.
         """
         if episode is None:
@@ -176,7 +185,7 @@ class Curves:
         text = ", ".join(f"{names.get(name, name)} {value:.4g}" for name, value in numbers.items())
         steps = {"span": episode.span, "count": count, "place": row.place, "open": episode.open}
         values = numbers | steps | values
-        evidence = (Note("metric_line", text, numbers, row.place), *self.causes(causes))
+        evidence = (Note("metric_line", text, numbers, row.place), *self.causes(causes or family))
         return fault(family, message, values, count=count, evidence=evidence)
 
 
@@ -362,7 +371,7 @@ def _zero_learning_rate(curves: Curves) -> Result | None:
 def _truncation(curves: Curves) -> Result | None:
     """Find completions that are cut at the length limit: all of the run, or at least half of them to its end."""
     rows = curves.select("capped")
-    options: dict[str, Any] = {"causes": "truncation"}
+    options: dict[str, Any] = {"causes": "curves/truncation"}
     if len(rows) >= 3 and set(curves.column("capped")) == {1}:
         message = "every completion of all {count} logged steps ends at the length limit"
         return curves.report(Episode(rows), "metrics/all_cut", message, "capped", **options)
@@ -383,7 +392,7 @@ def _mismatch(curves: Curves) -> Result | None:
         values = [abs(value) for value in curves.column(name)]
         first, last = stats.median(values[:MIN_STEPS]), stats.median(values[-MIN_STEPS:])
         limit = max(least, factor * max(first, floor))
-        options: dict[str, Any] = {"causes": "mismatch", "name": name}
+        options: dict[str, Any] = {"name": name}
         if len(values) >= 3 and first > alarm:
             message = "engine and trainer disagree from the start: {name} {now:.3g}"
             options |= {"now": stats.median(values)}
@@ -400,32 +409,32 @@ def _clip_ratio(curves: Curves) -> Result | None:
     """Find five or more successive steps in which at least 90 % of tokens are clipped."""
     episode = curves.longest_episode(("clip",), lambda value: 0.9 <= value <= 1, 5)
     message = "{clip:.0%} of tokens are clipped {span}: they get no gradient"
-    return curves.report(episode, "curves/clip", message, "clip", causes="clip")
+    return curves.report(episode, "curves/clip", message, "clip")
 
 
-# Metric, kind of fault, causes, message; whether the medians of the first and the last eighth of the run show a fault,
+# Metric, kind of fault, message; whether the medians of the first and the last eighth of the run show a fault,
 # and whether a value does.
-_SHIFTS: tuple[tuple[str, str, str, str, Callable[..., bool], Callable[..., bool]], ...] = (
-    ("entropy", "entropy_collapse", "entropy", "entropy fell from {first:.3g} to {last:.2g}; it is low {span}",
+_SHIFTS: tuple[tuple[str, str, str, Callable[..., bool], Callable[..., bool]], ...] = (
+    ("entropy", "entropy_collapse", "entropy fell from {first:.3g} to {last:.2g}; it is low {span}",
      lambda first, last: first > 0.02 and last < 0.1 * first, lambda first, _, value: value < 0.1 * first),
-    ("entropy", "entropy_explosion", "entropy_explosion",
+    ("entropy", "entropy_explosion",
      "entropy rose from {first:.3g} to {last:.3g} {span}: completions become random",
      lambda first, last: last >= max(3 * first, first + 1) and first > 0, lambda _, last, value: value > 0.5 * last),
-    ("length", "length_collapse", "length_collapse",
+    ("length", "length_collapse",
      "the mean completion length fell from {first:.0f} to {last:.0f} tokens {span}",
      lambda first, last: first >= 40 and last < 0.15 * first, lambda first, _, value: value < 0.3 * first),
-    ("kl", "kl_explosion", "kl", "the KL to the reference rose from {first:.2g} to {last:.3g}; it is high {span}",
+    ("kl", "kl_explosion", "the KL to the reference rose from {first:.2g} to {last:.3g}; it is high {span}",
      lambda first, last: last > max(1, 20 * first, 0.02), lambda _, last, value: value > 0.25 * last),
 )  # fmt: skip
 
 
 def _shifts(curves: Curves) -> Iterator[Result | None]:
     """Find collapse and explosion of entropy, collapse of the length, and explosion of the KL (`_SHIFTS`)."""
-    for name, kind, causes, message, is_fault, holds in _SHIFTS:
+    for name, kind, message, is_fault, holds in _SHIFTS:
         first, last = curves.first_and_last_level(name)
         if is_fault(first, last):
             late = curves.departure(name, partial(holds, first, last))
-            yield curves.report(late, f"curves/{kind}", message, name, causes=causes, first=first, last=last)
+            yield curves.report(late, f"curves/{kind}", message, name, first=first, last=last)
 
 
 def _gradient_spikes(curves: Curves) -> Result | None:
@@ -445,7 +454,7 @@ def _gradient_spikes(curves: Curves) -> Result | None:
     if not spikes or (spikes < 3 and times < 100):
         return None
     message = "{spikes} gradient spikes; the largest, {grad_norm:.3g}, is {times:.0f} times the usual norm"
-    options: dict[str, Any] = {"causes": "gradient", "spikes": spikes, "times": times}
+    options: dict[str, Any] = {"spikes": spikes, "times": times}
     episode = Episode((rows[index],), open=False)
     return curves.report(episode, "curves/gradient_spikes", message, "grad_norm", **options)
 
@@ -468,7 +477,7 @@ def _reward_without_trend(curves: Curves) -> Result | None:
     measured: dict[str, Any] = {"level": level, "slope": slope, "noise": noise}
     measured |= {"lowest": min(values), "highest": max(values)}
     message = "the reward has no trend in {count} logged steps: median {level:.3g}, from {lowest:.3g} to {highest:.3g}"
-    causes = "flat_reward" if abs(level) > 0.02 else "reward"
+    causes = "" if abs(level) > 0.02 else "reward"
     return curves.report(Episode(rows), "curves/flat_reward", message, "reward", causes=causes, **measured)
 
 
@@ -489,7 +498,7 @@ def _reward_collapse(curves: Curves) -> Result | None:
     late = curves.departure("reward", lambda value: value <= 0.5 * peak)
     options: dict[str, Any] = {"peak": peak, "last": last}
     message = "the reward fell from {peak:.3g} to {last:.3g} {span}"
-    return curves.report(late, "curves/reward_collapse", message, "reward", causes="kl", **options)
+    return curves.report(late, "curves/reward_collapse", message, "reward", **options)
 
 
 def _evaluation_falls(curves: Curves) -> Result | None:
@@ -507,7 +516,6 @@ def _evaluation_falls(curves: Curves) -> Result | None:
         return None
     late = Curves(rows[index:]).last_episode("eval_reward", lambda value: value < best - 0.25 * (best - now))
     options: dict[str, Any] = {"best": best, "now": now, "first": first, "last": last}
-    options["causes"] = "evaluation_falls"
     message = "the evaluation reward fell from {best:.3g} to {now:.3g} {span}, the training reward rose to {last:.3g}"
     return curves.report(late, "curves/evaluation_falls", message, "eval_reward", **options)
 

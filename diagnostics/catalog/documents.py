@@ -28,6 +28,7 @@ def issue_document(issue: model.Issue, fix: Fix) -> dict[str, Any]:
         "schema": SCHEMA,
         **msgspec.to_builtins(issue),
         "family": model.FAMILIES[issue.code[:3]],
+        "causes": [],
         "offered": [offer.mitigation for offer in fix.offers],
         "does_not_help": [offer.mitigation for offer in fix.does_not_help],
     }
@@ -36,7 +37,7 @@ def issue_document(issue: model.Issue, fix: Fix) -> dict[str, Any]:
 def check_document(entry: model.CheckCode) -> dict[str, Any]:
     """Return the document of a check code: the keys of a known issue, empty if a check code has no such value.
 
-    The keys `hang`, `not_run` and `audit` are missing.
+    The keys `hang` and `not_run` are missing. `causes` has the likely causes with the option to change by framework.
     """
     lists = ("components", "frameworks", "affected", "config", "mitigations", "references", "triggers")
     values = msgspec.to_builtins(entry)

@@ -248,14 +248,33 @@ class WaitGraphPattern(Record, frozen=True):
     waiting: tuple[Frame, ...] = field(default=(), name="waiter")
 
 
+class LikelyCause(Record, frozen=True):
+    """A likely cause of what a check finds, and the option to change.
+
+    Attributes:
+        cause: What is wrong, or what to do.
+        option: The option by framework; `any` for all.
+    """
+
+    cause: Text
+    option: dict[str, str] = {}
+
+
 class CheckCode(Record, frozen=True):
-    """A check code: the code of a finding that is no known issue."""
+    """A check code: the code of a finding that is no known issue.
+
+    Attributes:
+        audit: Families of `audit` results that have this code.
+        causes: Likely causes, in the order in which to try them.
+    """
 
     code: str
     title: Text
     about: Text
     aliases: Phrases = ()
     symptoms: Phrases = ()
+    audit: Names = ()
+    causes: tuple[LikelyCause, ...] = ()
 
 
 class Issue(Record, frozen=True):

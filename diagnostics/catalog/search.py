@@ -156,7 +156,8 @@ def _fields(entry: Issue | CheckCode) -> dict[str, str]:
         "symptoms": "\n".join(entry.symptoms), "title": entry.title, "aliases": "\n".join(entry.aliases),
     }  # fmt: skip
     if isinstance(entry, CheckCode):
-        return dict.fromkeys(_WEIGHTS, "") | names | {"cause": entry.about}
+        causes = "\n".join(item.cause for item in entry.causes)
+        return dict.fromkeys(_WEIGHTS, "") | names | {"cause": entry.about, "mitigations": causes}
     samples = entry.signature.samples if entry.signature else ()
     return names | {
         "cause": entry.cause,

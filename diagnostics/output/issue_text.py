@@ -41,6 +41,10 @@ def _print_issue(console: Console, document: Mapping[str, Any], fix: Fix | None)
     print_text(console, f"{document['code']}  {document['title']}", "bold")
     if document["kind"] == "check":
         print_text(console, "\n" + document["cause"])
+        _section(console, "Reported by audit as", [", ".join(document["audit"])])
+        _section(
+            console, "Likely causes, the first to try first", [_cause_text(it) for it in document["causes"]]
+        )
         _print_search_phrases(console, document)
         return
     affected = ", ".join(DISPLAY_NAMES[name] for name in document["frameworks"])
@@ -81,7 +85,16 @@ def print_matches(console: Console, text: str, found_by: str, explained: Sequenc
         # `explain CODE` lists all cases, and the edit for each framework.
         for line in [line for line in first_lines(fix) if line != SEVERAL_CASES][:1]:
             print_text(console, f"Fix: {line.removeprefix('- ').removesuffix(':')}", indent=8, whole=True)
+        for item in document.get("causes", ())[:1]:
+            print_text(console, f"First likely cause: {_cause_text(item)}", indent=8, whole=True)
         print_text(console, f"More: python -m diagnostics explain {code}", "dim", indent=8, whole=True)
+
+
+def _cause_text(item: Mapping[str, Any]) -> str:
+    """Return a likely cause with the option to change in each framework."""
+    options = item["option"].items()
+    texts = [f"{DISPLAY_NAMES[name]}: {text}" if name != "any" else text for name, text in options]
+    return f"{item['cause']} ({'; '.join(texts)})" if texts else str(item["cause"])
 
 
 def claim_text(claim: Mapping[str, Any]) -> str:

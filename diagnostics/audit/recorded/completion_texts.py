@@ -58,7 +58,7 @@ def _mixes_scripts(row: Sample) -> bool:
     return sum(a != b for a, b in pairwise(flags)) >= max(10, len(flags) // 10)
 
 
-# Family, property of a text, share from which it is a fault, and message; `curve_causes.toml` has the causes.
+# Family, property of a text, share from which it is a fault, and message.
 _CHECKS: tuple[tuple[str, Callable[[Sample], bool], float, str], ...] = (
     ("mixed_scripts", _mixes_scripts, 0.05,
      "{share:.0%} of completions alternate between scripts word by word {span}: garbled tokens"),
@@ -86,7 +86,7 @@ def check_texts(run: RunArtifacts) -> Iterator[Result]:
             if example:
                 text = redact_tail(example.completion, 160)
                 fact = note("completion", "for example: {text!r}", example.place, text=text)
-                options = {"count": values["count"], "evidence": (fact, *curves.causes(name))}
+                options = {"count": values["count"], "evidence": (fact, *curves.causes(f"texts/{name}"))}
                 faults.append(fault(f"texts/{name}", message, values, **options))
         yield from faults or [clean("texts", count=len(rows))]
 

@@ -113,7 +113,7 @@ def test_random_healthy_runs_have_no_fault(seed):
 def test_fault_names_its_first_step_and_the_option_of_the_framework():
     """A fault has its first step, and the option to change under the name of the framework that wrote the metrics."""
     result = faults(lambda step: {"entropy": 0.6 if step < 50 else 0.002})["curves/entropy_collapse"]
-    assert "since step 50" in result.message
+    assert (result.code, "since step 50" in result.message) == ("NUM902", True)
     causes = [observed.text for observed in result.evidence if observed.name == "cause"]
     assert causes[0].startswith("cause 1:")
     assert "epsilon_high=0.28" in causes[0]
