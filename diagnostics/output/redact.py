@@ -1,9 +1,11 @@
 """Replace secrets, and data that identifies a person or a machine, by placeholders.
 
-The rules in redaction.toml recognise secrets by their shape and by their key's name. Identities are users, hosts, mail,
-IP and hardware addresses, UUIDs, and this user's home folder. `mask` is for the user's own screen, `redact` for shared
-output, and `redact_path` for a path alone. Half of a secret is not recognised, so texts are cut by `truncate` or
-`redact_tail`, not by a slice. A value that `remember_secret` stored is masked under any name.
+The rules in redaction.toml recognise secrets by their shape and by their key's name. After such a name, the other words
+of the line are masked, too, if they are unknown: known_words.txt has the words of messages, options and documents.
+Identities are users, hosts, mail, IP and hardware addresses, UUIDs, and this user's home folder. `mask` is for the
+user's own screen, `redact` for shared output, and `redact_path` for a path alone. Half of a secret is not recognised,
+so texts are cut by `truncate` or `redact_tail`, not by a slice. A value that `remember_secret` stored is masked under
+any name.
 
 No pattern may take time quadratic in the length of the text; tests/diagnostics/test_redact.py measures the time.
 The module runs on remote hosts, so it supports Python 3.10 and imports only the standard library and
@@ -48,7 +50,11 @@ _MACHINES = (
 _COMPANY_DOMAINS = (
     ".com", ".edu", ".net", ".org", ".gov", ".cn", ".de", ".fr", ".jp", ".uk", ".ch", ".kr", ".in", ".au", ".ca",
 )  # fmt: skip
-_PUBLIC_SITES = ("github", "huggingface", "pytorch", "readthedocs", "nvidia", "python.org", "pypi", "example")
+_PUBLIC_SITES = (
+    ".github.com", ".github.io", ".githubusercontent.com", ".huggingface.co", ".pytorch.org", ".readthedocs.io",
+    "developer.nvidia.com", "docs.nvidia.com", ".ngc.nvidia.com", "pypi.nvidia.com", ".python.org", ".pypi.org",
+    ".pythonhosted.org", ".example.com", ".example.org",
+)  # fmt: skip
 _RELEASE = re.compile(
     r"(?i)(?:\b(?:version|release|driver|libcu\w{1,16}|cu[bds]\w{1,16}|cuda\w{0,8}|nccl|nv\w{2,16}|torch"
     r"|[\w-]{1,24}-cu\d\d))[ v\"'=(]{1,3}\Z"
@@ -146,6 +152,48 @@ def _mask_unquoted(match: Match) -> str:
     return match[0] if in_brackets or _IN_QUERY.search(before) else _mask_value(match)
 
 
+# A word of a line, and what is harmless: a plain word, a number, an address in memory, an option, a reference to a
+# variable, and the name of a file.
+_LINE_WORD = re.compile(r"""[^\s'"`,;:()\[\]{}<>|=&/\\@\u1680]+""")
+_HARMLESS_WORD = re.compile(
+    r"[A-Z]?[a-z]*|[\d.+-]{1,14}%?|0x[0-9a-f]{1,16}|--?[A-Za-z][\w.-]*|\$\w+|[\w-]+\.(?:py|sh|log|ya?ml|jsonl?|toml|txt|md|cfg)",
+)
+_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+@functools.cache
+def _known_words() -> frozenset[str]:
+    """Return the words of messages, options and documents; none where the file is missing, as on a remote host."""
+    path = Path(__file__).with_name("known_words.txt")
+    return frozenset(path.read_text(encoding="utf-8").split() if path.exists() else ())
+
+
+def _is_known(word: str) -> bool:
+    """Return whether all parts of a word that have letters are known, but for a few parts of one or two letters."""
+    parts = [part.lower() for part in _PART.findall(word)]
+    short = sum(len(part) < 3 for part in parts)
+    known = sum(len(part) > 2 and part in _known_words() for part in parts)
+    return short + known == len(parts) and short <= known + 1 and sum(map(str.isdigit, word)) <= 8
+
+
+def _mask_unknown_words(match: Match) -> str:
+    """Mask the words of four or more characters that are unknown, so that they may be a secret.
+
+    >>> mask("password of ada (staging): Tulip9Kestrel is not valid")
+    'password of ada (<secret>): <secret> is not valid'
+    """
+    if not _known_words():
+        return match[0]
+
+    def masked(word: Match) -> str:
+        text = word[0].rstrip(".!?")
+        is_harmless = len(text) < 4 or _HARMLESS_WORD.fullmatch(text) or not text.isascii() or _is_known(text)
+        return word[0] if is_harmless else MASK + word[0][len(text) :]
+
+    start = match.start("words") - match.start()
+    return match[0][:start] + _LINE_WORD.sub(masked, match["words"])
+
+
 def _redact_mail(match: Match) -> str:
     """Redact a mail address, but keep `numpy@1.26.post1` (a release), `A@B.T` (an expression) and `x@1.service`."""
     last = match[0].rpartition(".")[2]
@@ -162,7 +210,7 @@ def _redact_ipv4(match: Match) -> str:
 def _redact_host(match: Match) -> str:
     """Redact a name below a domain of machines or companies, but keep well-known public sites."""
     name = match[0].removesuffix(".").lower()
-    is_public = name.count(".") < 2 or any(map(name.__contains__, _PUBLIC_SITES))
+    is_public = name.count(".") < 2 or name.endswith(_PUBLIC_SITES)
     at_company = name.endswith(_COMPANY_DOMAINS) and not is_public
     return "<host>" if at_company or name.endswith(_MACHINES) else match[0]
 
@@ -208,6 +256,7 @@ _FUNCTIONS: dict[str, Callable[[Match], str]] = {
     "mask_if_random_part": _mask_if_random_part,
     "mask_options": _mask_options,
     "mask_token_with_payload": _mask_token_with_payload,
+    "mask_unknown_words": _mask_unknown_words,
     "mask_unless_revision": _mask_unless_revision,
     "redact_host": _redact_host,
     "redact_ipv4": _redact_ipv4,
@@ -229,7 +278,7 @@ def _make_rules(entries: list[dict[str, Any]]) -> tuple[Rule, ...]:
         if entry.get("is_label"):
             rules += _value_rules(pattern)
             continue
-        flags = {"i": re.IGNORECASE, "m": re.MULTILINE, "": 0}[entry.get("flags", "")]
+        flags = sum({"i": re.IGNORECASE, "m": re.MULTILINE}[name] for name in entry.get("flags", ""))
         replacement = _FUNCTIONS[entry["function"]] if "function" in entry else entry.get("replacement", MASK)
         needs = _expand(entry.get("needs", "")).replace("|", " ")
         rules.append(Rule(pattern, replacement, flags, needs, is_path="is_path" in entry))
