@@ -25,10 +25,11 @@ from diagnostics.cpu_limit import cpu_limit
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE, Certainty, Finding, Severity
 from diagnostics.output import progress, text_filters
 from diagnostics.output.report_output import ReportOptions, filter_report, print_report, report_options
+from diagnostics.triage.compiled_packages import explain_builds
 from diagnostics.triage.fact_collector import CUT_TRACEBACK
 from diagnostics.triage.groups import find_runs, print_groups
 from diagnostics.triage.log_facts import Hit
-from diagnostics.triage.missing_names import REFUSED, explain_missing_names
+from diagnostics.triage.missing_names import REFUSED, LoggedReleases, explain_missing_names
 from diagnostics.triage.report import report
 from diagnostics.triage.requirement_conflicts import explain_conflicts, stated_ranges
 from diagnostics.triage.rules import Rules
@@ -97,6 +98,7 @@ def triage(sources: Sequence[LogSource], rules: Rules, *, excerpt: bool = False)
         verdict = judge(logs, rules, excerpt=excerpt)
         names = list(explain_missing_names(verdict, partial(stated_ranges, verdict)))
         conflicts = list(explain_conflicts(verdict))
+        names += explain_builds(verdict, LoggedReleases(verdict))
     if any(REFUSED in item.detail for item in names):
         # To satisfy the requirement would bring the first error back.
         conflicts = [replace(item, severity=Severity.INFO, remedy=None) for item in conflicts]
