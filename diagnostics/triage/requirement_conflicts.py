@@ -11,11 +11,13 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice, pairwise
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from diagnostics.api_index import query
 from diagnostics.api_index.packages import PACKAGES as INDEXED
@@ -46,6 +48,8 @@ _VERSION_CHECK = "transformers/utils/versions.py"
 _RAISED = re.compile(r"(?:Error|Exception)\b|^\w{1,40} version \d\S{0,40} (?:is )?not supported\b")
 _WARNED = re.compile(r"(?i)\bplease (?:upgrade|downgrade|install)\b.{1,200}\bfound \d")
 _TITLES = {"pytorch": "torch"}
+_LOWER_BOUNDS = {">=", ">"}
+_NOT_INSTALLED, _NO_MODULE = "none", re.compile(r"No module named '(\w+)")
 _PACKAGE = rf"(?<![\w./-])`?(?P<name>{pattern_of((*INDEXED, *PACKAGES, *_TITLES))})`?"
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _DEMAND, _FOUND = re.compile(_TABLE["demand"]), re.compile(_TABLE["found"])
@@ -71,7 +75,7 @@ class StatedRequirement:
 
     Attributes:
         user: The package and release that requires it; '' if the user or an unknown program does.
-        found: The installed release; '' if there is none or it is unknown.
+        found: The installed release; `none` if the log shows that there is none; '' if it is unknown.
         offered: A sentence on the releases that the installer offers instead; '' if the log does not report them.
     """
 
@@ -94,7 +98,8 @@ class StatedRequirement:
     @property
     def is_unmet(self) -> bool:
         """Whether the log reports that the installed packages do not satisfy it."""
-        return bool(self.found or self.offered) or self.is_raised or " requires " in self.evidence.text
+        is_reported = " requires " in self.evidence.text and " depends on " not in self.evidence.text
+        return bool(self.found or self.offered) or self.is_raised or is_reported
 
     def __str__(self) -> str:
         user = self.user or ("the program" if self.is_raised else "the command")
@@ -102,6 +107,8 @@ class StatedRequirement:
         if self.offered:
             text = text if self.user else f"{self.name}{self.specifier} is required"
             return f"{text}, but {self.offered}"
+        if self.found == _NOT_INSTALLED:
+            return f"{text}, which is not installed"
         return f"{text}, found {self.found}" if self.found else text
 
 
@@ -113,6 +120,8 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
     installed = LoggedReleases(verdict)
     found = (requirement for log in verdict.logs for requirement in _read_requirements(log, installed))
     requirements = list(dict.fromkeys(found))
+    if verdict.state != "known":
+        requirements += [item for log in verdict.logs for item in _missing_packages(log, installed)]
     # Of those that pip lists after an installation, the ones of the training stack matter.
     of_stack = [item for item in requirements if not item.is_unmet or _is_of_stack(item)]
     failed = any(log.failures or log.errors for log in verdict.logs)
@@ -131,10 +140,11 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
     more = sum(map(len, conflicts)) - len(first)
     title = "; ".join(map(str, first)) + (f"; and {more} more." if more else ".")
     changes, steps, checks = [], [], 0
-    for items in conflicts:
-        if step := _step_without_range(items):
+    for stated in conflicts:
+        if step := _step_without_range(stated):
             steps.append(step)
             continue
+        items = [*stated, *_broken_requirements(stated, installed)]
         solution, more_checks = _solve(items, _MAX_CHECKS - checks)
         checks += more_checks
         if solution:
@@ -144,7 +154,7 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
         else:
             steps.append(_without_solution(items[:_MAX_FITTING]))
     fix = [f"Install releases that fit together: {' '.join(changes)}."] if changes else []
-    if fix and len(conflicts) == 1 and first[0].found:
+    if fix and len(conflicts) == 1 and first[0].found not in {"", _NOT_INSTALLED}:
         user = first[0].package or "the program"
         fix.append(f"Or take a release of {user} for {first[0].name} {first[0].found}.")
     # The package index has no builds with a suffix such as +cu121.
@@ -159,6 +169,26 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
         tuple(item.evidence for items in conflicts for item in items)[:_MAX_EVIDENCE],
         Fix.of(" ".join([*fix, *steps]), *([Install(installable)] if installable else [])),
     )
+
+
+def _broken_requirements(
+    stated: list[StatedRequirement], installed: Mapping[str, str]
+) -> Iterator[StatedRequirement]:
+    """Yield the requirements of other logged packages that the found release meets, and a change may break."""
+    unmet, users = stated[0], {item.package for item in stated}
+    parts = [one for item in stated for one in item.specifier]
+    pins = [one.version for one in parts if one.operator == "=="]
+    needs_newer = all(one.operator in _LOWER_BOUNDS for one in parts)
+    for user, release in installed.items() if unmet.found else ():
+        known = {release, Version(release).base_version} & {*query.find_releases(user, "")}
+        ranges = (one for item in known for one in query.plain_ranges(query.Release(user, item), unmet.name))
+        for specifier in ranges if user not in {unmet.name, *users} else ():
+            is_lower_bound = all(one.operator in _LOWER_BOUNDS for one in specifier)
+            is_kept = (
+                all(in_range(pin, specifier) for pin in pins) if pins else needs_newer and is_lower_bound
+            )
+            if in_range(unmet.found, specifier) and not is_kept:
+                yield StatedRequirement(f"{user} {release}", unmet.name, specifier, "", unmet.evidence)
 
 
 def stated_ranges(verdict: Diagnosis) -> Iterator[Requirement]:
@@ -275,9 +305,9 @@ def _solve(requirements: list[StatedRequirement], max_checks: int) -> tuple[str 
 def _read_requirements(log: LogFacts, installed: Mapping[str, str]) -> Iterator[StatedRequirement]:
     """Yield the requirements in the stored first lines of a log, unless the release in the line meets them."""
     failures = {failure.end: failure for failure in log.failures}
-    for number, text in _joined_lines(log):
+    for (number, text), (_, below) in pairwise([*_joined_lines(log), (0, "")]):
         evidence = Evidence(text.strip(), f"{log.source}:{number}")
-        pip_text = text.removeprefix("ERROR: ").replace(" ,!=", ",!=")
+        pip_text = text.lstrip("`>*-").removeprefix("ERROR: ").replace(" ,!=", ",!=")
         for wording, replacement in _REWORDED:
             pip_text = wording.sub(replacement, pip_text)
         matches = [match for pattern in _PATTERNS if (match := pattern.match(pip_text))]
@@ -287,8 +317,9 @@ def _read_requirements(log: LogFacts, installed: Mapping[str, str]) -> Iterator[
         is_warning = not is_raised and bool(_WARNED.search(text))
         if (is_raised or is_warning) and not matches:
             user = _raising_package(failures.get(number), log)
-            for item in _raised_requirements(text, user, evidence, installed):
-                yield replace(item, is_warning=is_warning)
+            texts = [text, *([f"{text} {below.strip()}"] if is_raised and text.endswith(".") else [])]
+            stated = (it for words in texts for it in _raised_requirements(words, user, evidence, installed))
+            yield from (replace(item, is_warning=is_warning) for item in islice(stated, 1))
         missing = [(match["name"], match["range"]) for match in _UV_MISSING.finditer(text)]
         for match in matches or (_UV.finditer(text) if " depends on " in text else ()):
             groups = match.groupdict()
@@ -305,6 +336,27 @@ def _read_requirements(log: LogFacts, installed: Mapping[str, str]) -> Iterator[
             if specifier is not None and not in_range(release, specifier):
                 raised = number in failures or "demand" in groups
                 yield StatedRequirement(user, name, specifier, release, evidence, offered, raised)
+
+
+def _missing_packages(log: LogFacts, installed: Mapping[str, str]) -> Iterator[StatedRequirement]:
+    """Yield the requirements of indexed packages whose import of a required package failed, because it is missing."""
+    for failure in log.failures:
+        match, user = _NO_MODULE.match(failure.message), _raising_package(failure, log)
+        if match is None or user not in INDEXED or query.package_of(match[1]) == user:
+            continue
+        module, release = canonicalize_name(match[1]), installed.get(user, "")
+        releases = [release] if release else query.find_releases(user, "")
+        all_ranges = (query.requirements_of(query.Release(user, item)) for item in releases)
+        found = ((name, items) for ranges in all_ranges for name, items in ranges.items())
+        for name, items in islice((item for item in found if _module_name(item[0]) == module), 1):
+            specifier = min(items, key=lambda item: item[1])[0] if release else SpecifierSet()
+            evidence = Evidence(f"{failure.type}: {failure.message}", f"{log.source}:{failure.end}")
+            requirer = f"{user} {release}".rstrip()
+            yield StatedRequirement(requirer, name, specifier, _NOT_INSTALLED, evidence, is_raised=True)
+
+
+def _module_name(package: str) -> str:
+    return query.module_of(package).replace("_", "-")
 
 
 def _raising_package(failure: Traceback | None, log: LogFacts) -> str:
