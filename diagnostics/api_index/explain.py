@@ -50,6 +50,7 @@ _TWO_WORDS = re.compile(r"[A-Z]\w*?[a-z0-9]_?[A-Z]|[A-Z]{2,}[a-z]")
 # Errors that name a member of a class.
 _MEMBER_ERRORS = {"attribute", "argument", "positional"}
 _CALL_REPAIRS = {"without": "Pass it in the call", "positional": "Pass fewer arguments by position"}
+_MODEL_ENDS = ("ForConditionalGeneration", "ForCausalLM")
 _REMOVAL = "Remove it from the call"
 _CALLERS = 3
 
@@ -149,13 +150,26 @@ def explain_missing(message: str, log: LoggedFacts) -> Explanation | None:
         message: Exception type and message, as Python prints them; lines that a terminal wrapped are joined.
         log: The other facts of the log.
     """
+    if "partially initialized module" in message:  # an import inside it failed, or it imports itself
+        return None
     pieces = [line.strip() for line in normalize_message(message).splitlines()]
     for text in dict.fromkeys(("".join(pieces), " ".join(pieces))):
-        if explanation := _explain_forms(text, log) or _explain_unindexed(text, log):
+        explanation = _explain_model(text, log) or _explain_forms(text, log) or _explain_unindexed(text, log)
+        if explanation:
             return explanation
     # The end of the line may be cut off: either just the quote, or a part of the name, which no release has then.
     completed = _explain_forms(f"{''.join(pieces)}'", log) if message.count("'") % 2 else None
     return completed if completed and completed.releases.having else None
+
+
+def _explain_model(message: str, log: LoggedFacts) -> Explanation | None:
+    """Explain an attribute that a model's config lacks, if the vLLM in use is older than its code for that model."""
+    config = re.search(r"'(\w+)Config' object has no attribute", message)
+    names = [f"{config[1]}{end}" for end in _MODEL_ENDS] if config and log.caller == "vllm" else []
+    texts = (f"Model architectures ['{name}'] are not supported" for name in names)
+    explanations = (item for text in texts if (item := _explain_forms(text, log)))
+    older = (it for it in explanations if it.releases.installed and it.direction == "too old")
+    return next((replace(it, caller="") for it in older), None)
 
 
 def _explain_forms(message: str, log: LoggedFacts) -> Explanation | None:
@@ -296,7 +310,9 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
     callers = tuple(item for item in callers if item.package == caller) or callers
     # If transformers has no such model type, another package registers it twice.
     is_registered_twice = use.kind == "registered" and not (missing and callers)
-    if is_registered_twice or not (callers or having or missing):
+    # An architecture that each release has failed to be imported.
+    is_failed_import = "Model architectures" in message and not (missing or undecided)
+    if is_registered_twice or is_failed_import or not (callers or having or missing):
         return None
     if not having and not caller and _is_of_several_packages(use):
         return None

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 from itertools import chain
 
 from packaging.version import Version
 
-from diagnostics.api_index import store
+from diagnostics.api_index import query, store
 from diagnostics.versions import parse_version
 
+# Code that uses a name which existed for so long is older than the removal, rather than newer than the environment.
+_LONG = timedelta(days=180)
 # No package has a release before it that is worth a sentence.
 _FIRST_RELEASE = Version("0.1")
 _HIDDEN = "So an import inside it failed, an optional package is missing, or another {} is imported."
@@ -178,5 +181,18 @@ class NameReleases:
         changes = [" or ".join(chain(*self._neighbours(first, last))) for first, last in spans]
         if len(spans) == 1:
             return f"So the {self.package} in use is {texts[0]}."
-        pairs = zip(texts, changes, strict=True)
-        return " ".join(f"If the {self.package} in use is {span}, take {change}." for span, change in pairs)
+        pairs = list(zip(texts, changes, strict=True))
+        sentences = [f"If the {self.package} in use is {span}, take {change}." for span, change in pairs]
+        if self.is_probably_too_new:
+            probably = f"The {self.package} in use is probably {texts[-1]}, so too new: take {changes[-1]}."
+            sentences = [probably, *sentences[:-1]]
+        return " ".join(sentences)
+
+    @property
+    def is_probably_too_new(self) -> bool:
+        """Whether the release in use is unknown, and the name was there for so long that its removal is the cause."""
+        spans = _spans(self.having, self.indexed)
+        if self.side_and_ranges[0] or self.installed or len(spans) != 1 or spans[0][1] == self.indexed[-1]:
+            return False
+        first, last = (query.upload_day(query.Release(self.package, version)) for version in spans[0])
+        return last - first > _LONG

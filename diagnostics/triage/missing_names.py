@@ -18,7 +18,13 @@ from packaging.requirements import Requirement
 
 from diagnostics.api_index import query, store
 from diagnostics.api_index.error_forms import ADVICE, normalize_message
-from diagnostics.api_index.explain import Explanation, LoggedFacts, explain_missing, explain_own_class
+from diagnostics.api_index.explain import (
+    CallingCode,
+    Explanation,
+    LoggedFacts,
+    explain_missing,
+    explain_own_class,
+)
 from diagnostics.api_index.fitting_releases import fitting_changes
 from diagnostics.api_index.name_releases import describe_spans
 from diagnostics.findings import Certainty, Evidence, Finding, Severity
@@ -45,6 +51,10 @@ _WARNING = re.compile(r":\d+: \w*Warning: [^\n]*:(?: \[repeated [^\n]*)?\Z")
 _PASTED_LINES = 100
 # The end of a line may be cut off, inside the module.
 _CUT_MODULE, _FROM = re.compile(r"import name '\w+' from '([\w.]+)$"), re.compile(r"\s*from ([\w.]+) import ")
+# The key of transformers' table of model types, whose KeyError does not say so.
+_MODEL_TYPES, _KEY = "transformers/models/auto/configuration_auto.py", re.compile(r"KeyError: '([\w.-]+)'")
+# transformers reports an error of an import without its traceback, with the module that has the import.
+_IMPORTING = re.compile(r"Failed to import ((\w+)[\w.]*) because of the following error")
 _CONSTRUCTED = re.compile(r"\b([A-Z]\w*)\(")
 # A call with an argument whose name is to be filled in.
 _CALL_WITH = r"\b([A-Z]\w{{0,80}})\((?:[^()]|\([^()]{{0,80}}\)){{0,400}}?\b{}="
@@ -224,7 +234,7 @@ def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Exp
     """
     message, end = _message(hit), hit.traceback.end if hit.traceback else hit.line
     source = hit.traceback.source if hit.traceback else "".join(log.lines_from(end - 1, 1)) if end > 1 else ""
-    message = _complete_message(message, source, log)
+    message = _complete_message(message, source, log, frames)
     wrapped = [parse_line(line).text for line in log.lines_from(end + 1, _MAX_WRAPPED)]
     wrapped = list(takewhile(str.strip, wrapped))
     file = frames[-1][0] if frames else ""
@@ -234,8 +244,8 @@ def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Exp
     texts = [message, "\n".join([message, *wrapped])]
     if message.count("'") % 2 and wrapped:
         texts.reverse()  # a quoted name goes on in the next line
-    explanations = (explain_missing(text, facts) for text in dict.fromkeys(texts))
-    explanation = next(filter(None, explanations), None)
+    explanations = ((text, explain_missing(text, facts)) for text in dict.fromkeys(texts))
+    text, explanation = next((item for item in explanations if item[1]), (message, None))
     if explanation is None:
         return explain_own_class(message, file, facts, _also_missing(message, log))
     if explanation.caller == explanation.provider and not _is_written_in(hit, message):
@@ -253,18 +263,29 @@ def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Exp
     hints = [query.package_of(imported[1])] if imported else []
     users = {item.package: item.versions for item in explanation.callers}
     if not frames:
+        importing = _IMPORTING.findall("\n".join([source, message, *wrapped]))
+        if importing and (package := query.package_of(importing[-1][1])) in users:
+            release = facts.installed.get(package, "")
+            code = CallingCode(f"{package} {release}".rstrip() + f" ({importing[-1][0]})", is_file=True)
+            facts = replace(facts, describe_caller=lambda *_: code)
+            hints.append(package)
         hints += [package for package, versions in users.items() if facts.installed.get(package) in versions]
     called = next((hint for hint in hints if hint in users and hint != explanation.provider), "")
-    return explain_missing(message, replace(facts, caller=called)) if called else explanation
+    return explain_missing(text, replace(facts, caller=called)) if called else explanation
 
 
-def _complete_message(message: str, source: str, log: LogFacts) -> str:
-    """Return a message with the called class, or with a module that is cut off, if the log shows it; `source` calls."""
+def _complete_message(message: str, source: str, log: LogFacts, frames: Frames) -> str:
+    """Return a message with what the log shows besides: the called class, a model type, or a module that is cut off.
+
+    The line `source` has the call.
+    """
     if match := _NO_CLASS.search(message):
         text = "\n".join(log.lines_from(1, _SEARCHED_LINES))
         calls = _CONSTRUCTED.findall(source), re.findall(_CALL_WITH.format(match[1].split("'")[1]), text)
         if owner := next((names.pop() for names in map(set, calls) if len(names) == 1), ""):
             return f"{message[: match.start()]}{owner}() got an unexpected keyword argument {match[1]}"
+    if frames and frames[-1][0].endswith(_MODEL_TYPES) and (key := _KEY.match(message)):
+        return f"The checkpoint has model type '{key[1]}' but Transformers does not recognize it"
     module, cut = _FROM.match(source), _CUT_MODULE.search(message)
     if cut and module and module[1].startswith(cut[1]):
         return f"{message[: cut.start(1)]}{module[1]}'"

@@ -53,7 +53,7 @@ class Outcome:
     Attributes:
         log: Path of the log.
         label: The correct answer: a code, `clean` or `unknown`.
-        answer: Code of the first candidate, or the state of the verdict if there is none.
+        answer: Code of the first candidate, else of the first computed finding; or the state if there is none.
         others: Codes of the other candidates.
         similar: Codes of the most similar known issues, found without the rules.
     """
@@ -144,6 +144,8 @@ def evaluate(folder: Path, rules: Rules) -> list[Outcome]:
         label = path.parent.name.partition("+")[0]
         verdict = triage([LogSource(path.name, path)], rules)
         codes = [candidate.issue.code for candidate in verdict.candidates]
+        if verdict.state == "known" and not codes:
+            codes = [finding.code for finding in verdict.computed]
         answer = codes[0] if codes else verdict.state
         similar = analyze_unmatched(verdict.logs, rules).similar if codes else ()
         outcomes.append(
