@@ -24,6 +24,7 @@ TRANSFER_RATE = 1024
 """Bytes per second; a connection with more than this transfers data, and is no heartbeat."""
 LONG_SLEEP_S = 10.0
 """A thread that has slept for longer than this no longer computes, however much it ran before."""
+_ENDING_SIGNALS = frozenset({1, 2, 3, 15})  # SIGHUP, SIGINT, SIGQUIT, SIGTERM
 _LOCAL_ADDRESS = re.compile(
     r"(localhost|0\.0\.0\.0|::|\[?(::ffff:)?127(\.\d{1,3}){3}\]?|\[?::1\]?|\[::\])(:\d{0,5})?", re.ASCII
 )
@@ -70,6 +71,8 @@ class Thread:
         waits_fds: Descriptors that the system call waits for.
         futex: Address of the futex that the thread waits for, or "sem:INODE" for a semaphore shared between processes.
         opens: Path that the system call opens.
+        signals: Numbers of the signals that a call of sigwait waits for, or that end a call of pause.
+        read_size: Bytes that a call of read requests; 0 for other calls.
         endless: Whether a futex call has no timeout; for epoll, also that no signal which the program handles ends it.
         runnable: Share of the time in which the thread ran or waited for a processor; None if unknown.
         asleep_s: Seconds since the thread last ran; None if unknown.
@@ -87,9 +90,16 @@ class Thread:
     waits_fds: tuple[int, ...] = ()
     futex: str = ""
     opens: str = ""
+    signals: tuple[int, ...] = ()
+    read_size: int = 0
     endless: bool = False
     runnable: float | None = None
     asleep_s: float | None = None
+
+    @property
+    def awaits_own_signal(self) -> bool:
+        """Whether the thread waits for signals, and for none by which users and supervisors end or reload programs."""
+        return bool(self.signals) and _ENDING_SIGNALS.isdisjoint(self.signals)
 
     @property
     def busy(self) -> bool:
@@ -248,7 +258,11 @@ def _is_unanswered(
 
 @dataclass(frozen=True)
 class Lock:
-    """A file lock that a process holds or waits for; `pid` is 0 if the holder is unknown."""
+    """A file lock that a process holds or waits for, or a semaphore that a process holds.
+
+    The kind is that of /proc/locks, or "semaphore" for a lock of multiprocessing. `pid` is 0 if the holder of a file
+    lock is unknown, or if the process that held a semaphore has ended.
+    """
 
     inode: int
     pid: int

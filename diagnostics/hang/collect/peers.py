@@ -157,11 +157,30 @@ def _proc_locks(host: Host) -> list[Lock]:
     return locks
 
 
-def file_locks(host: Host, observed: list[Process]) -> tuple[Lock, ...]:
-    """Return the file locks that these processes hold or wait for, and the locks of files that they have open."""
+def held_locks(host: Host, observed: list[Process]) -> tuple[Lock, ...]:
+    """Return the file locks and semaphores that these processes hold or wait for, and locks of their open files."""
     pids = {process.pid for process in observed}
     inodes = {item.inode for process in observed for item in process.fds if item.kind == "file"}
-    return tuple(lock for lock in _proc_locks(host) if lock.pid in pids or lock.inode in inodes)
+    locks = [lock for lock in _proc_locks(host) if lock.pid in pids or lock.inode in inodes]
+    return (*locks, *_semaphore_locks(host, observed))
+
+
+def _semaphore_locks(host: Host, observed: list[Process]) -> list[Lock]:
+    """Return who holds the semaphores that threads wait for; pid 0 if no process that maps one holds it.
+
+    Nothing is returned for a semaphore of which a process may not or could not be searched.
+    """
+    waited = {t.futex[4:] for p in observed for t in p.threads if t.futex.startswith("sem:")}
+    locks: list[Lock] = []
+    for inode in map(int, sorted(waited)):
+        others = {entry.pid for entry in host.processes.values() if entry.python} - {p.pid for p in observed}
+        sharing = [p for p in observed if any(name.endswith(f"#{inode}") for name in p.shared)]
+        holds = {p.pid: None if p.unseen else proc.holds_semaphore(p.pid, inode) for p in sharing}
+        pids = [pid for pid, acquired in holds.items() if acquired]
+        if not pids and None not in holds.values() and not any(proc.maps_semaphore(p, inode) for p in others):
+            pids = [0]
+        locks += [Lock(inode, pid, "semaphore") for pid in pids]
+    return locks
 
 
 def sockets_of(host: Host, observed: list[Process]) -> tuple[Socket, ...]:

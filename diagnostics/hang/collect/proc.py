@@ -15,11 +15,12 @@ import threading
 import time
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from stat import S_ISFIFO
 from typing import Any
 
-from diagnostics.collect.blocking_reads import call_in_child, read_process_file, read_process_files
+from diagnostics.collect.blocking_reads import LIMIT_S, call_in_child, read_process_file, read_process_files
 from diagnostics.hang.snapshot import Descriptor, Thread
 from diagnostics.output.redact import truncate
 from diagnostics.safe_io import list_folder, read_kernel_file
@@ -58,6 +59,11 @@ _EPOLL = ("epoll_wait", "epoll_pwait")
 _USUAL_SIGNALS = (2, 4, 6, 7, 8, 11, 32, 33)
 # Commands of fcntl that wait for a lock: F_SETLKW and F_OFD_SETLKW.
 _F_SETLKW = (7, 38)
+# `_multiprocessing.SemLock`: references, type, semaphore, thread, acquisitions, and maximum.
+_SEMLOCK = struct.Struct("QQQQii")
+_PRIVATE_MEMORY = re.compile(r"^(\w+)-(\w+) rw-p \S+ \S+ 0\s*$", re.MULTILINE)
+MAX_SEARCHED = 256 << 20
+"""Bytes of each mapping of memory that are searched for the owner of a lock."""
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - looked for in memory maps
 _LINK = re.compile(r"(socket|pipe|anon_inode):\[?([^\]]*)\]?")
 _LAST_RAN = re.compile(r"^se\.exec_start\s*:\s*([\d.]+)", re.MULTILINE)
@@ -212,18 +218,29 @@ def system_call(pid: int, tid: int) -> dict[str, Any]:
         return {"syscall": name, "futex": f"{values[0]:#x}", "endless": values[3] == 0}
     if name in _WITH_DESCRIPTOR:
         locks = name == "fcntl" and values[1] in _F_SETLKW
-        return {"syscall": "fcntl lock" if locks else name, "waits_fds": (values[0] & 0xFFFFFFFF,)}
+        size = {"read_size": values[2]} if name == "read" else {}
+        return {"syscall": "fcntl lock" if locks else name, "waits_fds": (values[0] & 0xFFFFFFFF,)} | size
     if name in _OPENS:
         return {"syscall": name, "opens": _opened_path(pid, values[_OPENS[name]])}
-    endless = name in _EPOLL and values[3] & 0xFFFFFFFF == 0xFFFFFFFF and not _handles_signals(pid)
-    return {"syscall": name, "waits_fds": _waited_fds(pid, name, values), "endless": endless}
+    endless = name in _EPOLL and values[3] & 0xFFFFFFFF == 0xFFFFFFFF and not _handled_signals(pid)
+    fields = {"waits_fds": _waited_fds(pid, name, values), "signals": _awaited_signals(pid, name, values)}
+    return {"syscall": name, "endless": endless} | fields
 
 
-def _handles_signals(pid: int) -> bool:
-    """Return whether a process handles a signal that Python and crash reporters do not handle by default."""
+def _handled_signals(pid: int) -> int:
+    """Return the mask of handled signals without those that Python and crash reporters handle by default."""
     _, _, rest = read_process_file(pid, "status").partition("\nSigCgt:")
     handled = int(rest.split()[0], 16) if rest else 0
-    return bool(handled & ~sum(1 << (number - 1) for number in _USUAL_SIGNALS))
+    return handled & ~sum(1 << (number - 1) for number in _USUAL_SIGNALS)
+
+
+def _awaited_signals(pid: int, name: str, values: list[int]) -> tuple[int, ...]:
+    """Return the signals that sigwait waits for, or that the program handles in pause; empty for other calls."""
+    if name not in {"pause", "rt_sigtimedwait"}:
+        return ()
+    data = read_memory(pid, values[0], 8) if name != "pause" else b""
+    mask = int.from_bytes(data, "little") or _handled_signals(pid)
+    return tuple(number for number in range(1, 65) if mask >> (number - 1) & 1)
 
 
 def _waited_fds(pid: int, name: str, values: list[int]) -> tuple[int, ...]:
@@ -241,6 +258,45 @@ def _waited_fds(pid: int, name: str, values: list[int]) -> tuple[int, ...]:
 def read_memory(pid: int, address: int, size: int) -> bytes:
     """Read `size` bytes of a process's memory; empty without permission or without an answer in time."""
     return call_in_child(lambda: os.pread(os.open(f"/proc/{pid}/mem", os.O_RDONLY), size, address), b"", pid)
+
+
+def holds_semaphore(pid: int, inode: int) -> bool | None:
+    """Return whether a process holds the lock of `multiprocessing` in a semaphore; None if that is unknown.
+
+    The C library stores no owner, but Python counts in each `SemLock` object how often its process acquired it. The
+    object is found in memory by its pointer to the semaphore.
+    """
+    addresses = maps_semaphore(pid, inode)
+    return call_in_child(lambda: _find_acquired(pid, addresses), None, pid) if addresses else None
+
+
+def maps_semaphore(pid: int, inode: int) -> list[int]:
+    """Return the addresses at which a process maps a semaphore."""
+    return [start for start, _, mapped in shared_memory(pid)[1] if mapped == inode]
+
+
+def _find_acquired(pid: int, addresses: list[int]) -> bool | None:
+    """Search a process's memory for the `SemLock` objects of locks at these addresses; None if there are none.
+
+    Python allocates small objects in anonymous mappings. The search ends at a lock that the process acquired.
+    """
+    # Without the zeros of the addresses, which memory is full of.
+    patterns = [re.compile(re.escape(struct.pack("Q", address)[1:6]), re.DOTALL) for address in addresses]
+    end, found = time.monotonic() + LIMIT_S / 2, None
+    with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+        for span in _PRIVATE_MEMORY.findall(read_kernel_file(f"/proc/{pid}/maps")):
+            start, stop = (int(address, 16) for address in span)
+            if time.monotonic() > end:
+                return None
+            data = os.pread(memory.fileno(), min(stop - start, MAX_SEARCHED), start)
+            last = len(data) - _SEMLOCK.size
+            for match in chain.from_iterable(pattern.finditer(data, 17, last) for pattern in patterns):
+                uses, _, handle, _, count, maximum = _SEMLOCK.unpack_from(data, match.start() - 17)
+                if handle in addresses and 0 < uses < 1 << 32 and maximum == 1:
+                    if count > 0:
+                        return True
+                    found = False
+    return found
 
 
 def _opened_path(pid: int, address: int) -> str:

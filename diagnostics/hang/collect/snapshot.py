@@ -73,7 +73,7 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
     if more := len(selected) - len(pids):
         missing.append(f"{more} of {len(selected)} processes")
         blind.append(f"{missing[-1]} were not observed: name those of one job with --pid or --match")
-    ends = peers.sockets_of(host, observed), peers.file_locks(host, observed)
+    ends = peers.sockets_of(host, observed), peers.held_locks(host, observed)
     return Snapshot(
         tuple(observed), *ends, seconds=round(seconds, 2), blind=tuple(blind), missing=tuple(missing)
     )

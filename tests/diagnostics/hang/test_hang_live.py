@@ -47,6 +47,22 @@ def test_real_jobs_get_correct_verdicts(monkeypatch):
     assert checked == [(True, True, False)] * len(names), rows
 
 
+@pytest.mark.parametrize(("call", "held"), [("lock.acquire()", True), ("0", False)])
+def test_holder_of_a_lock_between_processes_is_found_in_memory(call, held):
+    program = f"import multiprocessing as m; lock = m.Lock(); {call}; print(1, flush=True); input()"
+    with running(sys.executable, "-c", program) as process:
+        [(_, _, inode)] = proc.shared_memory(process.pid)[1]
+        assert proc.holds_semaphore(process.pid, inode) is held
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "value"), [("signal.sigwait([10])", "signals", (10,)), ("os.read(0, 7)", "read_size", 7)]
+)
+def test_arguments_of_a_system_call_are_read(call, name, value):
+    with running(sys.executable, "-c", f"import os, signal; print(1, flush=True); {call}") as process:
+        wait_until(lambda: proc.system_call(process.pid, process.pid).get(name) == value)
+
+
 def syscalls_below(pid):
     """Return the system calls of the main threads of a process and its descendants, sorted."""
     pids = discovery.descendants(discovery.process_table(), [pid])
