@@ -196,7 +196,10 @@ def _idle_kind(thread: Thread) -> str:
         if wait_kinds.is_idle_frame(frame.path, frame.function):
             if "asyncio" in frame.path or "socketserver" in frame.path:
                 return "loop" if "asyncio" in frame.path else "listen"
-            return "" if any(f.function == "get_response" for f in thread.frames[:index]) else "idle"
+            serves = _serves_manager(thread) or any(
+                f.function == "get_response" for f in thread.frames[:index]
+            )
+            return "" if serves else "idle"
         if frame.function == "_run_once" and frame.path.endswith("base_events.py"):
             return "loop"
         if frame.function == "_feed" and frame.path.endswith("queues.py"):
@@ -272,6 +275,7 @@ class BlockedState:
         in_collective: Threads that are in a collective.
         loop_blocked: Whether the blocking thread runs an event loop, which its call blocks.
         serves: Whether another thread waits for requests, so that an idle main thread is normal.
+        serves_manager: Whether the blocking thread runs a call to an object of a manager of multiprocessing.
     """
 
     process: Process
@@ -280,6 +284,7 @@ class BlockedState:
     in_collective: tuple[Thread, ...] = ()
     loop_blocked: bool = False
     serves: bool = False
+    serves_manager: bool = False
 
     @property
     def thread(self) -> Thread:
@@ -295,6 +300,13 @@ class BlockedState:
     def waited_fds(self) -> frozenset[int]:
         """The descriptors that the system call of the blocking thread waits for."""
         return frozenset(self.thread.waits_fds)
+
+    @property
+    def reads_stream(self) -> bool:
+        """Whether the blocking thread reads the next part of an HTTP response whose length is not known."""
+        names = [frame.function for frame in self.frames]
+        callers = [caller for name, caller in itertools.pairwise(names) if name.startswith("iter_")]
+        return callers[-1:] not in ([], ["read"]) or any("chunk" in name for name in names)
 
     @property
     def call(self) -> BlockingCall:
@@ -333,7 +345,9 @@ def blocked_state(process: Process) -> BlockedState:
     own = itertools.takewhile(lambda frame: not PATTERNS["forks"].match(frame.location), thread.frames)
     runs_loop = any(PATTERNS["event_loops"].match(frame.location) for frame in own)
     serves = any(calls[t.tid].kind in ("loop", "listen") for t in process.threads if t.tid != first.tid)
-    return BlockedState(process, steps, locked, collectives, runs_loop and call.kind not in IDLE, serves)
+    runs_loop = runs_loop and call.kind not in IDLE
+    managed = _serves_manager(thread) and call.kind in WITHIN_PROCESS
+    return BlockedState(process, steps, locked, collectives, runs_loop, serves, managed)
 
 
 def _steps(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread, BlockingCall], ...]:
@@ -352,7 +366,7 @@ def _steps(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread,
             if t.tid not in visited
             and calls[t.tid].kind not in (*IDLE, "unseen")
             # If the event loop is idle, only a thread of its pool that runs user code can block the process.
-            and not (kind in IDLE and calls[t.tid].caller is None)
+            and not (kind in IDLE and calls[t.tid].caller is None and not _serves_manager(t))
             and not (kind == "tasks_done" and calls[t.tid].kind == "queue")
             and not (kind == "lock" and t.futex == steps[-1][0].futex)
         ]
@@ -365,6 +379,12 @@ def _steps(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread,
         # The handlers of a closed server, which wait for requests.
         steps.append((handlers[0], _by_syscall(process, handlers[0], None)))
     return tuple(steps)
+
+
+def _serves_manager(thread: Thread) -> bool:
+    """Return whether a manager's thread runs a call of a client; between calls it reads."""
+    serves = any(PATTERNS["manager_calls"].match(frame.location) for frame in thread.frames)
+    return serves and thread.syscall == "futex"
 
 
 def _locked_threads(process: Process, calls: Calls) -> tuple[Thread, ...]:

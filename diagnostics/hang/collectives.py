@@ -19,6 +19,7 @@ from diagnostics.hang.blocking_calls import BlockedState, frame_text
 from diagnostics.hang.job_index import JobIndex, merge_overlapping
 from diagnostics.hang.snapshot import LONG_SLEEP_S, Collective, Process, is_local
 from diagnostics.hang.verdict import Edge
+from diagnostics.hang.wait_kinds import IDLE
 
 Records = dict[int | None, Collective]
 """The recorded state of each rank."""
@@ -29,7 +30,8 @@ _MAX_RANKS = 1024
 # With few absent ranks, each waiting rank has an edge to each of them; in a dump half of all may be absent.
 MAX_EDGES = 16 * _MAX_RANKS
 _MAX_RECEIVERS = 8
-_IDLE_KINDS = ("idle", "loop", "supervise", "listen")
+_ENTRY_S = 1.0
+"""A rank sends the first data of a collective at most this time before it waits."""
 _LAUNCHER_KINDS = ("child", "start")
 # Functions that wait for a collective without naming it.
 _UNNAMED = ("", "wait", "wait_tensor", "synchronize")
@@ -43,6 +45,7 @@ def collective_edges(index: JobIndex) -> Iterator[Edge]:
     for name, group in rank_groups(index).items():
         inside = [p for p in group if index.states[p.key].kind in IN_COLLECTIVE]
         outside = [p for p in group if index.states[p.key].kind not in IN_COLLECTIVE]
+        outside = _awaited_ranks(index, inside, outside)
         names = _collective_names(index, inside)
         if not index.snapshot.live and group[0].rank is None and len(set(names.values())) > 1:
             outside = []  # a dump does not list the group's members, only that these ranks differ
@@ -55,6 +58,24 @@ def collective_edges(index: JobIndex) -> Iterator[Edge]:
         if not outside and not missing:
             separate = list(_edges_between(index, inside, names))
             yield from separate or (edge for p in inside for edge in _edges_to_engines(index, p, group))
+
+
+def _awaited_ranks(index: JobIndex, inside: list[Process], outside: list[Process]) -> list[Process]:
+    """Return the absent ranks without those of other process groups.
+
+    As it begins to wait, a rank sends something to ranks of its group. Absent ranks that are connected, and to which no
+    rank sent anything without a response, are left out, unless no other is absent.
+    """
+    connected, awaited = set(), set()
+    for process in inside:
+        waited_s = index.states[process.key].thread.asleep_s or 0.0
+        for _, socket in index.open_connections(process):
+            keys = {peer.key for peer in index.peers(process, socket)}
+            connected |= keys
+            if socket.request_unanswered and (socket.sent_s or 0.0) < waited_s + _ENTRY_S:
+                awaited |= keys
+    members = [p for p in outside if p.key in awaited or p.key not in connected]
+    return members or outside
 
 
 def rank_groups(index: JobIndex) -> dict[str, list[Process]]:
@@ -88,7 +109,7 @@ def _may_be_member(index: JobIndex, process: Process) -> bool:
     """Return whether a process may be a rank: neither an idle sibling nor a launcher that waits for its children."""
     kind = index.states[process.key].kind
     launches = any(index.states[child.key].kind in IN_COLLECTIVE for child in index.children(process))
-    return kind not in _IDLE_KINDS and not (kind in _LAUNCHER_KINDS and launches)
+    return kind not in IDLE and not (kind in _LAUNCHER_KINDS and launches)
 
 
 def missing_ranks(name: str, group: list[Process]) -> list[int]:
@@ -167,7 +188,7 @@ def _edges_to_engines(index: JobIndex, source: Process, group: list[Process]) ->
     wires = {peer.key: (item, socket) for item, socket in connections for peer in index.peers(source, socket)}
     members = {process.key for process in group}
     for state in index.states_of(key for key in wires if key not in members):
-        waited = index.waited_sockets(state) if state.kind not in _IDLE_KINDS else ()
+        waited = index.waited_sockets(state) if state.kind not in IDLE else ()
         waits = any(source in index.peers(state.process, waited_socket) for waited_socket in waited)
         if state.kind not in IN_COLLECTIVE and (waits or state.process.role in _ENGINES):
             item, socket = wires[state.process.key]

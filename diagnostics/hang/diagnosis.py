@@ -105,7 +105,7 @@ def _judge(index: JobIndex, search: RootSearch, blockers: Blockers, patience: Pa
         verdict = replace(verdict, certainty="hypothesis")
     unexplained, blocking = _is_unexplained(index, worst), index.states_of(worst.culprits)
     kind = blocking[0].kind if blocking else ""
-    if unexplained or _may_wait_for_work(index, worst) or _other_end_may_be_missing(index, worst):
+    if unexplained or _may_wait_for_work(index, worst, victims) or _other_end_may_be_missing(index, worst):
         verdict = replace(verdict, outcome=UNKNOWN, certainty="hypothesis")
     if unexplained and kind in IN_COLLECTIVE:
         together = tuple(k for k in blockers if index.states[k].kind == kind)
@@ -129,14 +129,17 @@ def _nothing_waits(index: JobIndex, blockers: Blockers, *, incomplete: bool) -> 
 def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:
     """Return whether a process is stuck without an edge to another.
 
-    An idle process is not, unless its event loop has an open request; neither is a launcher of living children.
+    An idle process is not, unless it awaits a signal of another process, or its event loop has an open request; neither
+    is a launcher of living children.
     """
     state = index.states[key]
     if blocker.level == "busy":
         # Normal work is not reported: another thread must wait for this one, or a user must have taken a dump.
         return blocker.cause == "spin_python" and (len(state.steps) > 1 or not index.snapshot.live)
     if blocker.level == "quiet" or state.kind in IDLE:
-        return state.kind == "loop" and bool(index.open_requests(state.process))
+        # It may have missed the signal of another process of the job.
+        missed = state.thread.awaits_own_signal and len(index.states) > 1
+        return missed or (state.kind == "loop" and bool(index.open_requests(state.process)))
     waits = state.kind == "event"
     if waits and index.ran(state) and state.thread.endless and state.process.wrote:
         return False  # works in a handler of signals
@@ -270,18 +273,27 @@ def _is_unexplained(index: JobIndex, blocker: RootBlocker) -> bool:
     return bool(states) and all(s.kind == "unseen" for s in states) and blocker.level == "stuck"
 
 
-def _may_wait_for_work(index: JobIndex, blocker: RootBlocker) -> bool:
-    """Return whether the blocking process is idle and may owe nothing.
+def _may_wait_for_work(index: JobIndex, blocker: RootBlocker, victims: tuple[str, ...]) -> bool:
+    """Return whether the blocking process may only wait for work: a datagram from anywhere, a signal, a request.
 
-    It awaits a signal, or it is unknown which end sent the last data.
+    It is unknown which end of a connection sent the last data, or no process waits for the client, which may be a
+    subscriber: it got nothing yet, or the first part of a response.
     """
     states = index.states_of((*(edge.source for edge in blocker.chain[-1:]), *blocker.culprits))
-    if len(states) != 2 or states[1].kind not in ("idle", "loop"):
+    if index.snapshot.live and len(states) == 1 and not blocker.chain:
+        datagram = states[0].kind == "socket" and not index.waited_sockets(states[0])
+        return datagram or states[0].kind == "signal"
+    if len(states) != 2 or states[1].kind not in ("idle", "signal", "loop"):
         return False
     source, target = states
     of_child = blocker.chain[-1].kind == "pipe" and source.process.ppid == target.process.pid
-    simultaneous = any(socket.simultaneous for socket in index.waited_sockets(source))
-    return simultaneous or (of_child and target.thread.syscall == "pause")
+    sockets = index.waited_sockets(source)
+    alone = all(state.kind == "child" for state in index.states_of(victims) if state is not source)
+    silent = source.kind == "socket" and all(socket.bytes_received == 0 for socket in sockets)
+    streams = source.kind == "http" and not any(socket.request_unanswered for socket in sockets)
+    subscribes = alone and bool(sockets) and (silent or (streams and source.reads_stream))
+    simultaneous = any(socket.simultaneous for socket in sockets)
+    return simultaneous or subscribes or (of_child and target.kind == "signal")
 
 
 def _is_incomplete(index: JobIndex) -> bool:

@@ -24,6 +24,8 @@ _MAX_PEERS = 128
 """Limit of processes at the other end of a connection; forked servers share a listening socket."""
 _GREETING_BYTES = 512
 """A connection that received fewer bytes has only logged in at a listener of multiprocessing: it requests nothing."""
+_HEARTBEAT_S = 5.0
+"""What was sent so long after a thread began to wait was sent by another thread."""
 _CONSUMER_KINDS = ("processes_queue", "processes_lock", "pipe")
 _TRANSFER_KINDS = ("pipe_full", "socket_full", "pipe", "socket", "http", "input")
 _CONNECTION = re.compile(r"(?:^|/)(?:multiprocess|multiprocessing|billiard)/connection\.py$")
@@ -52,7 +54,8 @@ class JobIndex:
         owners: Processes that have a pipe or socket open, by (host, inode).
         families: Processes that have the same parent, by (host, pid of the parent).
         sharing: Processes that map the same shared memory, by (host, name), and by (host, "#inode").
-        locks: File locks that observed processes hold, by (host, inode).
+        locks: File locks that observed processes hold, and semaphores of which it is known who holds them, by
+            (host, inode).
     """
 
     snapshot: Snapshot
@@ -77,7 +80,8 @@ class JobIndex:
             index._add_socket(socket)
         paths = {(p.key, item.inode): item.path for p in snapshot.processes for item in p.fds}
         for lock in snapshot.locks:
-            if not lock.waiting and (key := f"{lock.host}/{lock.pid}") in index.states:
+            key = f"{lock.host}/{lock.pid}"
+            if not lock.waiting and (key in index.states or lock.kind == "semaphore"):
                 named = replace(lock, path=lock.path or paths.get((key, lock.inode), ""))
                 index.locks.setdefault((lock.host, lock.inode), []).append(named)
         if snapshot.live:
@@ -118,7 +122,7 @@ class JobIndex:
             consumers = [w for w in workers if self._waits_for_task(self.states[w.key], process)]
             if not consumers or parent.kind not in _NOT_WAITING_FOR_WORKERS:
                 continue
-            if parent.thread.syscall == "pause" and len(process.threads) == 1:
+            if parent.thread.awaits_own_signal and len(process.threads) == 1:
                 continue  # it may have missed the signal
             for worker in consumers:
                 self._set_kind(self.states[worker.key], "idle")
@@ -127,7 +131,7 @@ class JobIndex:
 
     def _waits_for_task(self, state: BlockedState, parent: Process) -> bool:
         """Return whether a child waits for a task that its parent can send."""
-        if state.kind not in _CONSUMER_KINDS or len(state.steps) > 1:
+        if state.kind not in _CONSUMER_KINDS or len(state.steps) > 1 or self.reads_rest(state):
             return False
         if any(frame.function == "get" and _QUEUES.search(frame.path) for frame in state.frames):
             return True
@@ -145,7 +149,9 @@ class JobIndex:
             listener = any(_CONNECTION.search(frame.path) for frame in state.steps[0][0].frames)
             size = _GREETING_BYTES if listener else 0
             requests = [s for _, s in self.open_requests(state.process) if (s.bytes_received or size) >= size]
-            is_idle = in_worker and state.kind in ("queue", "event") and not requests
+            datagrams = state.kind == "socket" and not self.waited_sockets(state)
+            is_idle = in_worker and not requests and (state.kind in ("queue", "event") or datagrams)
+            is_idle &= not state.serves_manager
             is_idle = is_idle or (state.kind == "socket" and self._has_no_open_request(state))
             if is_idle or (state.kind == "input" and self._writers_are_idle(state.process)):
                 self._set_kind(state, "idle")
@@ -229,11 +235,16 @@ class JobIndex:
         return any(self.states[key].kind == "transfer" for key in partners - {process.key})
 
     def _has_no_open_request(self, state: BlockedState) -> bool:
-        """Return whether a client has no unanswered request on what it waits for, and its servers are idle."""
+        """Return whether a client has no unanswered request on what it waits for, and its servers are idle.
+
+        What another thread sent after the client began to wait, as a heartbeat, is no request of the client.
+        """
         sockets = self.waited_sockets(state)
         known = [s for s in sockets if s.kind == "tcp" and s.state == "ESTABLISHED" and s.quiet_s is not None]
         peers = [self.states[peer.key].kind for s in known for peer in self.peers(state.process, s)]
-        answered = not any(s.request_unanswered or s.simultaneous for s in known)
+        waited_s = (state.thread.asleep_s or 0.0) if len(state.steps) == 1 else 0.0
+        own = [s for s in known if (s.sent_s or 0.0) >= waited_s - _HEARTBEAT_S]
+        answered = not any(s.request_unanswered or s.simultaneous for s in own)
         return bool(peers) and len(known) == len(state.waited_fds) and answered and set(peers) <= set(IDLE)
 
     def _writers_are_idle(self, process: Process) -> bool:
@@ -288,6 +299,20 @@ class JobIndex:
         peers = self._owners_of(e for e in ends if e.host == process.host or not is_local(socket.remote))
         return peers or [p for p in self._listeners(process.host, socket) if p.key != process.key]
 
+    def semaphore_holders(self, state: BlockedState) -> set[str]:
+        """Return the keys of the processes that hold the semaphore at which a process waits; empty if unknown.
+
+        If the holder has ended, the key is not that of a process.
+        """
+        inode = state.thread.futex.removeprefix("sem:")
+        locks = self.locks.get((state.process.host, int(inode)), []) if inode.isdecimal() else []
+        return {f"{lock.host}/{lock.pid}" for lock in locks if lock.kind == "semaphore"}
+
+    def reads_rest(self, state: BlockedState) -> bool:
+        """Return whether a process has read a part of a message of multiprocessing: first come 4 bytes of its size."""
+        receives = any(f.function == "_recv" and _CONNECTION.search(f.path) for f in state.frames)
+        return receives and state.thread.read_size not in (0, 4)
+
     def connects_to_itself(self, process: Process, socket: Socket) -> bool:
         """Return whether a process is connected to its own listener."""
         return any(listener.key == process.key for listener in self._listeners(process.host, socket))
@@ -330,10 +355,20 @@ class JobIndex:
         return any(s.inode in inodes and not s.unread for s in self._listening_sockets(process))
 
     def open_requests(self, process: Process) -> list[tuple[Descriptor, Socket]]:
-        """Return connections to a process with a request that it has not read or not answered."""
+        """Return connections to a process with a request that it has not read or not answered.
+
+        A client that is idle in a read of the connection has none.
+        """
         ports, connections = self.listening_ports(process), self.open_connections(process)
         accepted = [(item, socket) for item, socket in connections if port_of(socket.local) in ports]
-        return [(item, socket) for item, socket in accepted if socket.unread or socket.owes_response]
+        owed = [(item, socket) for item, socket in accepted if socket.unread or socket.owes_response]
+        return [(item, socket) for item, socket in owed if not self._has_idle_client(process, socket)]
+
+    def _has_idle_client(self, process: Process, socket: Socket) -> bool:
+        """Return whether only clients that are idle in a read of this connection are at its other end."""
+        clients = [self.states[peer.key] for peer in self.peers(process, socket)]
+        reads = [any(s.inode == socket.peer for s in self.waited_sockets(client)) for client in clients]
+        return bool(clients) and all(reads) and {client.kind for client in clients} == {"idle"}
 
     def has_backlog(self, process: Process) -> bool:
         """Return whether connections to a process are not accepted yet."""

@@ -91,13 +91,16 @@ class RootSearch:
         if not index.snapshot.live or blocker.level == "busy" or blocker.cause in _CLOSED:
             return ""
         members = [key for key in blocker.culprits if key in index.states]
+        managed = any(index.states[key].serves_manager for key in members)
         for key in members:  # it grows
             state = index.states[key]
             follows = state.kind == "idle" and not state.process.python and state.thread.syscall in _FOLLOWS
             naps = index.snapshot.seconds >= patience_s and index.only_slept(state)
-            works = state.kind in (*COMPUTING, "sleep") and key not in blocker.culprits and not naps
-            # A thread of the process may get a request from outside of the job.
+            owns = blocker.cause == "lock" and any(edge.certain for edge in blocker.chain[-1:])
+            works = state.kind in (*COMPUTING, "sleep") and (owns or key not in blocker.culprits) and not naps
+            # A thread of the process, or a client of a manager, may get a request from outside of the job.
             asked = state.serves and not blocker.chain and state.kind in WITHIN_PROCESS
+            asked |= managed and state.kind in ("listen", "loop", "input")
             if follows or works or asked:
                 return key
             members += [k for k in dict.fromkeys(self._wakers(state, blocker)) if k not in members]
@@ -120,8 +123,10 @@ class RootSearch:
         for socket in filter(None, (index.socket(process, item.fd) for item in process.fds)):
             if in_handler or (serves and blocker.level == "cycle"):
                 yield from (peer.key for peer in index.peers(process, socket))
-        if in_handler or blocker.cause == "poll":
-            yield from (key for key, other in index.states.items() if _may_act(other))
+        if in_handler or blocker.cause == "poll" or state.kind == "signal":
+            # Any process can connect to a manager.
+            any_of = state.serves_manager and blocker.level != "cycle"
+            yield from (key for key, other in index.states.items() if any_of or _may_act(other))
 
     def _end_of_path(self, key: str, path: tuple[Edge, ...]) -> RootBlocker:
         """Return the root blocker that a path leads to: of several, the first by level, then the one farthest away."""
@@ -159,11 +164,22 @@ class RootSearch:
         if end:
             return end
         cycle = chain[[entry.source for entry in chain].index(edge.target) :]
-        lock = next((entry for entry in cycle if entry.kind == "processes_lock"), None)
-        if lock and not any(entry.kind == "child" for entry in cycle):
-            # A parent that reads from its workers maps their lock, too, but rarely has it.
-            path = chain[: chain.index(lock)]
-            return RootBlocker("stuck", "lock", (lock.source,), path, certainty="hypothesis")
+        held = [entry for entry in cycle if entry.kind == "processes_lock" and entry.certain]
+        if len(held) == 1:  # its holder could release it, whatever the holder waits for
+            return RootBlocker("stuck", "lock", (held[0].target,), chain[: chain.index(held[0]) + 1])
+        # A parent that reads from its workers maps their lock, too, but rarely has it; any process may fill a queue.
+        of_child = any(entry.kind == "child" for entry in cycle)
+        kinds = (
+            {"processes_queue": "lost_message"}
+            if of_child
+            else {"processes_lock": "lock", "processes_queue": "lost_message"}
+        )
+        guesses = [entry for entry in cycle if entry.kind in kinds and not entry.certain]
+        if len(guesses) == 1:
+            path, certainty = chain[: chain.index(guesses[0])], "hypothesis"
+            return RootBlocker(
+                "stuck", kinds[guesses[0].kind], (guesses[0].source,), path, certainty=certainty
+            )
         culprits = tuple(entry.source for entry in cycle)
         certain = all(entry.certain for entry in cycle)
         certainty = "established" if certain else "supported"

@@ -47,7 +47,7 @@ def sentence_of(index: JobIndex, verdict: Verdict, waker: str = "") -> str:
             return f"Not decided: {who} {what}{waited_for}{since}; {_may_end(index, waker)}."
         return f"Too early to say: {who} {what}{blocks}{since}."
     if verdict.outcome == UNKNOWN and verdict.cause == "lost_answer":
-        what = "is idle, and may owe a response (the last data in both directions came at the same time)"
+        what = "is idle, and may owe a response, or its client waits for events: no traffic shows which"
     if verdict.outcome == UNKNOWN:
         return f"Unknown cause: {who} {what}{waited_for}{since}."
     return f"{_capitalize(who)} {what}{blocks}{since}."
@@ -76,12 +76,13 @@ def _predicate(index: JobIndex, verdict: Verdict) -> str:
     if cause == "lost_message" and last and last.source in verdict.culprits:
         return f"{_doing(state)}, and the sender is idle: the message was lost"
     if cause in CAUSE_BY_EDGE.values() and CAUSE_BY_EDGE.get(last.kind if last else "") != cause:
-        return _doing(state)
+        return f"{_doing(state)}{_detail(index, state)}"
     phrase = CAUSES[cause].phrase
     if cause in ("kernel", "stopped") and last and last.kind == "collective":
         phrase = f"is not in the collective that the others wait in: it {phrase}"
     counts = {"locked": len(state.deadlocked), "collectives": len(state.in_collective)}
-    return phrase.format(doing=_doing(state), detail=state.call.detail or "function unknown", **counts)
+    doing = _doing(state) + (_detail(index, state) if cause == "lost_message" and index.snapshot.live else "")
+    return phrase.format(doing=doing, detail=state.call.detail or "function unknown", **counts)
 
 
 def _in_different_collectives(index: JobIndex, verdict: Verdict, states: list[BlockedState]) -> str:
@@ -107,6 +108,19 @@ def _doing(state: BlockedState) -> str:
         outer = f", while its main thread {first.wait.text} in {frame_text(frame)}"
     frame = state.call.caller or state.call.frame
     return f"{text} in {frame_text(frame)}{outer}" if frame else text
+
+
+def _detail(index: JobIndex, state: BlockedState) -> str:
+    """Return what is known of a wait that no observed process can end: its lock's holder, or its sender, has ended."""
+    holders = index.semaphore_holders(state)
+    if holders and not holders & index.states.keys():
+        return ", which no process holds: the one that held it has ended"
+    if state.process.key in holders:
+        return ", which it holds itself"
+    if index.reads_rest(state):
+        return ", of a message that has begun: its sender has ended, or was killed"
+    datagram = state.kind == "socket" and not index.waited_sockets(state)
+    return ", which any process may send" if datagram else ""
 
 
 def evidence_of(index: JobIndex, keys: tuple[str, ...], cause: str = "") -> tuple[str, ...]:

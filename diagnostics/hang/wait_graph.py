@@ -16,7 +16,7 @@ from diagnostics.hang.collectives import MAX_EDGES, collective_edges
 from diagnostics.hang.job_index import JobIndex, port_of
 from diagnostics.hang.snapshot import Descriptor, Process, Socket
 from diagnostics.hang.verdict import Edge
-from diagnostics.hang.wait_kinds import COMPUTING, IDLE
+from diagnostics.hang.wait_kinds import COMPUTING, IDLE, WITHIN_PROCESS
 from diagnostics.output.redact import truncate
 
 _NO_EDGES = ("dead", "stopped", "kernel", "input", "store_key", *COMPUTING)
@@ -79,6 +79,7 @@ class _Waiter:
             edges = [self.edge(p, text, self.syscall_file, certain=False) for p in openers]
         if not edges and self.kind == "socket" and self.index.waits_for_itself(self.state):
             edges = self.dead_process_edges("waits in its own store; its sibling is", siblings)
+        edges = edges or self.handler_edges()
         return edges or (self.connected_peer_edges() if self.has_unknown_peer() else [])
 
     def edge(self, to: Process, text: str, *evidence: str, needs: str = "any", certain: bool = True) -> Edge:
@@ -115,7 +116,37 @@ class _Waiter:
                 edges += self.pipe_edges(item, call)
             elif socket is not None and self.kind not in ("data_loader", "loop"):
                 edges += self.socket_edges(item, socket, call)
-        return edges
+        return [edge for edge in edges if not self.index.reads_rest(self.state) or self.sends(edge.target)]
+
+    def sends(self, key: str) -> bool:
+        """Return whether a process may be in the middle of a message: it writes, works, or does not run."""
+        if (state := self.index.states.get(key)) is None:
+            return True
+        writes = any(thread.syscall in ("write", "writev") for thread in state.process.threads)
+        return writes or state.kind in ("dead", "stopped", "kernel", "unseen", *COMPUTING)
+
+    def handler_edges(self) -> list[Edge]:
+        """Return edges to the blocked clients of which other threads await requests, if none of them works or sleeps.
+
+        A handler waits for an event, or for an item of a queue, that the request of another client brings. In a manager
+        clients also hold the locks.
+        """
+        if self.kind not in WITHIN_PROCESS or (self.kind == "lock" and not self.state.serves_manager):
+            return []
+        threads = [
+            t for t in self.process.threads if t.syscall in ("recvfrom", "read") and t is not self.thread
+        ]
+        awaited = {fd for thread in threads for fd in thread.waits_fds}
+        sockets = [
+            s for fd in awaited if (s := self.index.socket(self.process, fd)) and s.state == "ESTABLISHED"
+        ]
+        clients = {peer.key: peer for socket in sockets for peer in self.index.peers(self.process, socket)}
+        kinds = {key: self.index.states[key].kind for key in clients}
+        if {"sleep", *COMPUTING} & set(kinds.values()):
+            return []
+        text = f"{self.state.call.wait.text}, perhaps until the next request of"
+        blocked = [client for key, client in clients.items() if kinds[key] not in (*IDLE, "dead", "unseen")]
+        return [self.edge(client, text, self.frame, certain=False) for client in blocked]
 
     def socket_edges(self, item: Descriptor, socket: Socket, call: str) -> list[Edge]:
         """Return edges to the peers of a socket; without any, to dead children or to the remote address."""
@@ -154,6 +185,8 @@ class _Waiter:
         text = "waits for room in the pipe that is read by" if writes else "waits for data in a pipe from"
         targets = list({p.key: p for p in peers}.values())[: self.limit]
         edges = [self.edge(p, text, call, pipe, f"whose other end is open in pid {p.pid}") for p in targets]
+        if self.kind == "processes_queue":  # any of them may put an item
+            edges = [replace(edge, certain=False) for edge in edges]
         if inherited and edges:
             return [replace(edge, kind="pipe") for edge in edges]
         return edges if writes else edges + self.dead_child_edges(call, pipe, certain=not peers)
@@ -240,20 +273,24 @@ class _Waiter:
         return [self.edge(p, text, self.frame, *mapped, needs="all") for p in targets]
 
     def semaphore_edges(self) -> list[Edge]:
-        """Return edges to the processes that map the semaphore without waiting for it: its owner is unknown."""
+        """Return edges to the holders of the semaphore; if unknown, to those that map it without waiting for it."""
         if not self.thread.futex.startswith("sem:"):
             return []
         inode = self.thread.futex.removeprefix("sem:")
         call = f"{self.syscall_file}: futex in a semaphore (inode {inode})"
-        edges: list[Edge] = []
-        for process in self.index.sharing.get((self.process.host, f"#{inode}"), ()):
-            waits_too = self.index.states[process.key].thread.futex == self.thread.futex
-            if process.key != self.process.key and not waits_too and len(edges) < self.limit:
-                mapped = f"/proc/{process.pid}/maps has it too"
-                text = "waits for a lock that may be held by a process that has ended, or by"
-                text = "waits for an event that may be set by" if self.kind == "shared_event" else text
-                edges.append(self.edge(process, text, call, mapped, certain=False))
-        return edges
+        holders = self.index.semaphore_holders(self.state)
+        states = {
+            p.key: self.index.states[p.key]
+            for p in self.index.sharing.get((self.process.host, f"#{inode}"), ())
+        }
+        elsewhere = [key for key, state in states.items() if state.thread.futex != self.thread.futex]
+        targets = [states[key].process for key in sorted(holders or elsewhere) if key in states]
+        text = "waits for a lock that may be held by a process that has ended, or by"
+        text = "waits for an event that may be set by" if self.kind == "shared_event" else text
+        text = "waits for a lock that is held by" if holders else text
+        others = [process for process in targets if process.key != self.process.key][: self.limit]
+        mapped, certain = "/proc/{}/maps has it too", bool(holders)
+        return [self.edge(p, text, call, mapped.format(p.pid), certain=certain) for p in others]
 
     def file_lock_edges(self) -> list[Edge]:
         """Return edges to the owners of the file locks that a process waits for.

@@ -13,7 +13,7 @@ import pytest
 
 from diagnostics.catalog import load
 from diagnostics.hang import wait_kinds
-from diagnostics.hang.diagnosis import diagnose
+from diagnostics.hang.diagnosis import Patience, diagnose
 from diagnostics.hang.job_index import split_jobs
 from diagnostics.hang.known_issues import finding_of, issue_document, stack_fix, with_issue
 from diagnostics.hang.parsers import ParseError, bundle
@@ -55,6 +55,14 @@ def test_stored_snapshot_gets_its_verdict(path):
     names = {name: set(pids) for name, pids in json.loads(path.with_suffix(".names").read_text()).items()}
     row = bench.score(CASES[path.stem], read_files([str(path)]), names)
     assert (row["right_process"], row["right_cause"], row["victim_named"]) == (True, True, False), row
+
+
+@pytest.mark.parametrize("path", sorted(STORED.glob("jobs/*.json")), ids=lambda path: path.stem)
+def test_stored_job_gets_its_verdict(path):
+    """A stored job, whose cause was labelled before it was observed, is hung, idle or undecided as expected."""
+    verdict = diagnose(read_files([str(path)]), Patience(15.0)).verdict
+    reported = {"outcome": verdict.outcome, "cause": verdict.cause, "culprits": list(verdict.culprits)}
+    assert reported == json.loads(path.with_suffix(".expected").read_text()), verdict.sentence
 
 
 def test_stopped_vllm_worker_is_blamed_through_the_engine():

@@ -77,14 +77,6 @@ def test_two_senders_whose_data_is_not_read_are_a_deadlock():
     assert verdict_of(*ends, sockets=connection(50, moved=9000)).outcome == "progress"
 
 
-def test_sockets_without_a_connection_lose_messages_on_this_host():
-    """A UDP socket has no other end, so no other host is suggested."""
-    process = sleeping(
-        7, 1, MAIN, thread={"syscall": "recvfrom", "waits_fds": (3,)}, fds=(Descriptor(3, "socket", 50),)
-    )
-    assert (verdict_of(process).cause, verdict_of(process).next) == ("lost_message", ())
-
-
 @pytest.mark.parametrize(("sent_s", "outcome"), [(400.0, "unknown"), (399.0, "hang"), (401.0, "idle")])
 def test_client_of_an_idle_server_is_undecided_if_the_order_of_messages_is_unknown(sent_s, outcome):
     ends = connection(50, sent_s=sent_s, received_s=400.0, bytes_sent=20, bytes_received=20)
@@ -94,14 +86,6 @@ def test_client_of_an_idle_server_is_undecided_if_the_order_of_messages_is_unkno
     )
     verdict = verdict_of(client, server, sockets=(*ends, LISTENER))
     assert (verdict.outcome, verdict.culprits) == (outcome, () if outcome == "idle" else ("/8",))
-
-
-def test_launcher_in_pause_is_undecided_while_its_child_reads_from_it():
-    launcher = sleeping(7, 1, MAIN, thread={"syscall": "pause"}, fds=(Descriptor(3, "unix", 50),))
-    reads = {"syscall": "read", "waits_fds": (4,)}
-    engine = sleeping(8, 7, RECV, MAIN, thread=reads, fds=(Descriptor(4, "unix", 51),))
-    verdict = verdict_of(launcher, engine, sockets=connection(50, "unix"))
-    assert (verdict.outcome, verdict.culprits, verdict.victims) == ("unknown", ("/7",), ("/8",))
 
 
 @pytest.mark.parametrize(("received", "outcome"), [(93, "idle"), (9000, "hang")])

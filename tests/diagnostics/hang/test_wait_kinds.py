@@ -109,7 +109,8 @@ def test_reader_of_standard_input_makes_progress_while_its_writer_computes():
 )
 def test_client_waits_for_a_response_only_if_it_sent_a_request(ages, sent, outcome):
     """Equal ages of a connection mean that nothing was sent, unless the number of sent bytes shows a request."""
-    client = sleeping(7, 1, RECV, MAIN, thread=RECEIVES, fds=(Descriptor(3, "tcp", 30),))
+    waits = RECEIVES | {"asleep_s": 300.0}
+    client = sleeping(7, 1, RECV, MAIN, thread=waits, fds=(Descriptor(3, "tcp", 30),))
     accepts = {"syscall": "accept4", "waits_fds": (5,)}
     fds = (Descriptor(4, "tcp", 31), Descriptor(5, "tcp", 50))
     server = sleeping(8, 2, ACCEPT, MAIN, thread=accepts, fds=fds)
