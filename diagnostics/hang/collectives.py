@@ -32,6 +32,8 @@ MAX_EDGES = 16 * _MAX_RANKS
 _MAX_RECEIVERS = 8
 _ENTRY_S = 1.0
 """A rank sends the first data of a collective at most this time before it waits."""
+_ORDER_S = 0.01
+"""The last data of a collective that is complete may be what a rank sent this time after what it received."""
 _LAUNCHER_KINDS = ("child", "start")
 # Functions that wait for a collective without naming it.
 _UNNAMED = ("", "wait", "wait_tensor", "synchronize")
@@ -72,7 +74,9 @@ def _awaited_ranks(index: JobIndex, inside: list[Process], outside: list[Process
         for _, socket in index.open_connections(process):
             keys = {peer.key for peer in index.peers(process, socket)}
             connected |= keys
-            if socket.request_unanswered and (socket.sent_s or 0.0) < waited_s + _ENTRY_S:
+            sent_s = socket.sent_s or 0.0
+            later = (socket.received_s or 0.0) > sent_s + _ORDER_S or socket.bytes_received == 0
+            if socket.request_unanswered and later and sent_s < waited_s + _ENTRY_S:
                 awaited |= keys
     members = [p for p in outside if p.key in awaited or p.key not in connected]
     return members or outside

@@ -238,7 +238,9 @@ def _makes_progress(index: JobIndex, blocker: RootBlocker) -> bool:
     moved = moved or (blocker.cause == "file_lock" and target.process.wrote)
     if target.kind == "sleep" and index.ran(target) and moved:
         return True
-    # A thread at a futex, unlike one that spins, runs only if something arrives.
+    # A thread at a futex, unlike one that spins, runs only if something arrives: a lock that was released, a message.
+    if source.kind == "processes_lock" and source.thread.endless and index.ran(source):
+        return True
     woke = source.kind == "collective" and source.thread.syscall == "futex" and index.ran(source)
     sockets = [s for _, s in index.open_connections(source.process) if s.moved]
     peers = [peer for socket in sockets for peer in index.peers(source.process, socket)]

@@ -118,7 +118,7 @@ def _detail(index: JobIndex, state: BlockedState) -> str:
     if state.process.key in holders:
         return ", which it holds itself"
     if index.reads_rest(state):
-        return ", of a message that has begun: its sender has ended, or was killed"
+        return ", of which a part has come: its sender has ended"
     datagram = state.kind == "socket" and not index.waited_sockets(state)
     return ", which any process may send" if datagram else ""
 
