@@ -43,9 +43,11 @@ def take_unknown_values(plans: Iterable[RunPlan], *, decides: bool) -> list[NotC
     for plan in plans:
         for name, value in plan.unknown.items():
             if value is None:
-                reason = "nothing that was read sets the number of training processes"
                 missing = _options_for_processes(plan)
-                remedy = f"set {missing}" if missing else _SET_PROCESSES
+                reason = f"nothing that was read sets {missing or 'the number of training processes'}"
+                # A file that was not found may set it, and has its own entry.
+                unread = missing and plan.settings.has_unread_options
+                remedy = "" if unread else f"set {missing}" if missing else _SET_PROCESSES
                 entries.append(NotChecked("process count", reason, remedy, decides=decides))
             else:
                 reason = "its value depends on a branch, a command or the environment"

@@ -3,6 +3,7 @@
 The cases are in `diagnostics/lint/rules/cases/`, the examples of declared rules in their tables.
 """
 
+import ast
 import random
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from diagnostics import catalog
 from diagnostics.findings import Severity
 from diagnostics.fixes import fix_text
 from diagnostics.lint import rules
-from diagnostics.lint.rules.declared import DECLARED, evaluate
+from diagnostics.lint.rules.declared import DECLARED, EXPRESSION, evaluate
 from diagnostics.lint.run_plan import VOCABULARY
 from tests.case_files import load_yaml
 from tests.diagnostics.lint_reports import findings, lint
@@ -93,9 +94,9 @@ def test_declared_rules_report_their_wrong_examples_only():
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        ("--per_device_train_batch_size 3 --generation_batch_size 12", "of 24, or set num_generations to 4 or 6 or 12"),
+        ("--per_device_train_batch_size 3 --generation_batch_size 12", "Set generation_batch_size to a multiple of 24, or num_generations to 4 or 6 or 12"),
         ("--generation_batch_size 12", "a multiple of 8 and of per_device_train_batch_size x processes, or"),
-        ("--per_device_train_batch_size 1 --gradient_accumulation_steps 1", "Make completions a multiple of 8."),
+        ("--per_device_train_batch_size 1 --gradient_accumulation_steps 1", "Set gradient_accumulation_steps to 8."),
     ],
 )  # fmt: skip
 def test_suggested_batch_size_fits_all_constraints(script, expected):
@@ -118,6 +119,8 @@ def test_evidence_quotes_the_text_of_the_file():
     [
         (VERL + "actor_rollout_ref.rollout.temperature=0", "CFG115", "actor_rollout_ref.rollout.temperature=1.0"),
         (SWIFT + "--temperature 0", "CFG115", "--temperature 1.0"),
+        (SWIFT + "--vllm_mode colocate", "CFG105", "or set sleep_level 1 if"),
+        ("python3 -m verl.trainer.main worker.rollout.top_p=0.9", "NUM002", "Turn worker.rollout.top_p off"),
         (OPENRLHF + "--vllm.num_engines 8 --train.partial_rollout_enable", "CFG111", "--train.async_enable"),
         (OPENRLHF + "--vllm_num_engines 8 --partial_rollout", "CFG111", "--async_train"),
     ],
@@ -150,6 +153,17 @@ def test_missing_values_are_errors_only_with_the_command(tmp_path, monkeypatch, 
 def test_catalog_conditions_use_names_of_the_run_plan():
     used = {name for entry in catalog.load().values() for table in entry.config for name, _ in table.when}
     assert used <= set(VOCABULARY)
+
+
+def test_texts_of_declared_rules_use_existing_names():
+    """A name that does not exist would be printed as True."""
+    for declared in DECLARED:
+        options = len(declared.enabled) + len(declared.equal) + len(declared.differs)
+        names = {"nearest", "run", *declared.values, *(f"{name}_key" for name in declared.values)}
+        names |= {f"v{number}" for number in range(options)}
+        for match in EXPRESSION.finditer(declared.message + declared.fix):
+            used = {node.id for node in ast.walk(ast.parse(match[1], mode="eval")) if isinstance(node, ast.Name)}
+            assert used - {"count", "max", "part"} <= names, declared.name
 
 
 def test_declared_rules_do_no_arithmetic_on_text():

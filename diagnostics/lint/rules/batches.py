@@ -14,6 +14,7 @@ from diagnostics.fixes import count_of
 from diagnostics.lint import option_index
 from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.run_plan import RunPlan
+from diagnostics.lint.values import Value
 from diagnostics.versions import in_range
 
 CHECK = "batches and groups"
@@ -48,7 +49,7 @@ def generation_holds_whole_groups(plan: RunPlan) -> Iterator[Problem]:
         f"One generation makes {count_of(total, 'completion')}{formula}{processes[0]}, not a multiple of "
         f"num_generations {group}{processes[1]}.",
         [*plan.evidence("group.size"), *factors],
-        fix=f"Make completions a multiple of {_required_multiple(plan, group)}{_fitting_groups(plan, total, group)}.",
+        fix=f"{_fitting_size(plan, factors, total, group)}{_fitting_groups(plan, total, group)}.",
         applies=applies,
         severity=Severity.WARNING if unknown else Severity.ERROR,
     )
@@ -99,10 +100,17 @@ def _needs_whole_groups(plan: RunPlan) -> bool | None:
     return True if known is None and possible and in_range(possible[0], ">=0.15") else known
 
 
+def _fitting_size(plan: RunPlan, factors: list[Value], total: int, group: int) -> str:
+    """Return the fix that changes a generation's last factor so that it holds whole groups."""
+    changed = [value for value in factors if value not in plan.evidence("devices.train")][-1]
+    if "batch.generation" in plan.values:
+        return f"Set {changed.key} to a multiple of {_required_multiple(plan, group)}"
+    unit = group // math.gcd(group, total // changed.data)
+    return f"Set {changed.key} to {-(-changed.data // unit) * unit}"
+
+
 def _required_multiple(plan: RunPlan, group: int) -> str:
-    """Return the number that must divide a generation's size, or a text that describes it."""
-    if "batch.generation" not in plan.values:
-        return str(group)
+    """Return the number that must divide an explicit size of a generation, or a text that describes it."""
     sizes = [value.data for value in plan.evidence("batch.per_device", "devices.train")]
     positive = [size for size in sizes if isinstance(size, int) and size > 0]
     if len(positive) < 2:
@@ -117,4 +125,4 @@ def _fitting_groups(plan: RunPlan, total: int, group: int) -> str:
         return ""  # a generation that is no multiple of a batch has to change, whatever the group
     fitting = [size for size in range(2, min(total, 4096) + 1) if total % size == 0]
     nearest = sorted(sorted(fitting, key=lambda size: abs(size - group))[:3])
-    return f", or set num_generations to {' or '.join(map(str, nearest))}" if nearest else ""
+    return f", or num_generations to {' or '.join(map(str, nearest))}" if nearest else ""

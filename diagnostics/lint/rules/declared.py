@@ -26,7 +26,7 @@ from diagnostics.lint.run_plan import PROCESSES, RunPlan
 from diagnostics.lint.values import Value, format_value
 
 PATH = Path(__file__).with_name("declared.toml")
-_EXPRESSION = re.compile(r"\{([^{}:]+)(?::([^{}]*))?\}")
+EXPRESSION = re.compile(r"\{([^{}:]+)(?::([^{}]*))?\}")
 
 
 class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
@@ -123,7 +123,7 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
             return
         data |= {f"v{number}": format_value(value.data) for number, value in enumerate(options)}
         data |= {"nearest": _nearest_choice(str(options[-1].data), self.differs)} if self.differs else {}
-        data |= {f"{name}_key": value.key for name, value in values.items()}
+        data |= {f"{name}_key": _option_of(plan, name, source, values) for name, source in self.values.items()}
         yield Problem(
             spell_options(plan, _fill_placeholders(self.message, data)),
             # The wrong value comes before the options that make it count.
@@ -160,6 +160,13 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
             and all(is_one_of(plan.get(name), [data]) for name, data in self.plan.items())
         )
         return complete if holds else None
+
+
+def _option_of(plan: RunPlan, name: str, source: str, values: dict[str, Value]) -> str:
+    """Return the option that set a value; for a missing one the framework's option for it, empty if it has none."""
+    names = DIALECTS[plan.framework].names.items()
+    missing = next((option for option, key in names if key == source.partition("=")[0]), "")
+    return values[name].key if name in values else missing
 
 
 def _nearest_choice(text: str, choices: dict[str, list[Any]]) -> str:
@@ -201,7 +208,7 @@ def evaluate(expression: str, names: dict[str, Any]) -> Any:
 
 
 def _fill_placeholders(text: str, names: dict[str, Any]) -> str:
-    return _EXPRESSION.sub(lambda match: format(evaluate(match[1], names), match[2] or ""), text)
+    return EXPRESSION.sub(lambda match: format(evaluate(match[1], names), match[2] or ""), text)
 
 
 def spell_options(plan: RunPlan, text: str) -> str:
