@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import compress, pairwise
 from pathlib import Path
@@ -38,7 +38,7 @@ from diagnostics.audit.results import (
 )
 from diagnostics.catalog.model import LikelyCause
 from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS
-from diagnostics.logs.metrics import MAX_STEPS_PER_S, canonical_name, is_zero
+from diagnostics.logs.metrics import FUNCTION_METRIC, MAX_STEPS_PER_S, canonical_name, is_zero
 
 MIN_STEPS = 8
 """Number of steps with a reward signal that are needed to decide whether a run learns."""
@@ -151,7 +151,9 @@ class Curves:
         """
         notes, framework = [], DISPLAY_NAMES.get(self.framework, "")
         check = catalog.load_checks().get(code_of(symptom))
-        for number, entry in enumerate(check.causes if check else _CAUSES.get(symptom, ()), 1):
+        causes = check.causes if check else _CAUSES.get(symptom, ())
+        logged = {name: any(self.column(name)) for name in {entry.needs for entry in causes} if self.column(name)}
+        for number, entry in enumerate((entry for entry in causes if logged.get(entry.needs, True)), 1):
             option = entry.option.get(self.framework, entry.option.get("any", ""))
             line = f"cause {number}: {entry.cause}" + (f" ({option})" if option else "")
             values = {"cause": entry.cause, "option": option, "framework": framework}
@@ -259,9 +261,9 @@ def _trained_nothing(curves: Curves) -> Result | None:
 def _reference_kl(curves: Curves) -> Result | None:
     """Check the KL before the first update, when the policy is its own reference; undecided if rounding may explain it.
 
-    verl is skipped, because its first step has several updates.
+    verl and EasyR1 are skipped, because their first step has several updates.
     """
-    rows = () if curves.framework == "verl" else curves.select("kl")
+    rows = () if curves.framework in {"verl", "easyr1"} else curves.select("kl")
     first = abs(rows[0].values["kl"]) if rows and rows[0].step in (0, 1) else 0.0
     if first <= _KL_FLOOR:
         return None
@@ -320,7 +322,11 @@ def _no_reward_spread(curves: Curves) -> Result | None:
     options: dict[str, Any] = {"causes": "reward_spread"}
     if flat := _steps_without_reward_spread(curves):
         episode, quoted = flat
-        if len({row.values["reward"] for row in episode.rows}) == 1:
+        printed = (item for row in episode.rows for item in row.printed.items())
+        # The spread of a reward function over all groups is not 0.
+        if any(value for name, value in printed if name.endswith("/std") and FUNCTION_METRIC.fullmatch(name)):
+            options["causes"] = "equal_in_groups"
+        elif len({row.values["reward"] for row in episode.rows}) == 1:
             options |= {"steps": len(rewards), "causes": "reward"}
             message = "the reward is {reward:.3g} for every completion {span}: no gradient in {count} of {steps} steps"
             return curves.report(episode, "metrics/dead_reward", message, *quoted, **options)
@@ -507,6 +513,9 @@ def _evaluation_falls(curves: Curves) -> Result | None:
     if len(values) < 5 or len(curves.column("reward")) < MIN_STEPS:
         return None
     best, now, noise = _peak_and_last(values, 3)
+    fall = values[values.index(max(values)) :]
+    if len(fall) >= 5 and all(after < before for before, after in pairwise(fall)):
+        noise = 0.0  # few evaluations, of which each is worse than the one before
     index = max(index for index in range(len(rows) - 2) if stats.median(values[index : index + 3]) == best)
     # Training rewards around the best evaluation: both fall together when a curriculum makes the problems harder.
     start, end = (curves.rows.index(row) for row in (rows[index], rows[index + 2]))
@@ -518,6 +527,23 @@ def _evaluation_falls(curves: Curves) -> Result | None:
     options: dict[str, Any] = {"best": best, "now": now, "first": first, "last": last}
     message = "the evaluation reward fell from {best:.3g} to {now:.3g} {span}, the training reward rose to {last:.3g}"
     return curves.report(late, "curves/evaluation_falls", message, "eval_reward", **options)
+
+
+def _function_falls(curves: Curves) -> Result | None:
+    """Find a reward function whose mean fell to half or less, far beyond its noise, while the total reward rose."""
+    first, last = curves.first_and_last_level("reward")
+    names = {name for row in curves.rows for name in row.printed if _FUNCTION_MEAN.fullmatch(name)}
+    for name in sorted(names) if last > first else ():
+        rows = [row for row in curves.rows if name in row.printed]
+        one = Curves(tuple(replace(row, values={name: row.printed[name]}) for row in rows))
+        before, after = one.first_and_last_level(name)
+        noise = stats.median([abs(b - a) for a, b in pairwise(one.column(name))])
+        if len(rows) >= 3 * MIN_STEPS and before > 0 and after <= 0.5 * before and before - after > 5 * noise:
+            late = one.departure(name, lambda value, limit=0.5 * before: value <= limit)  # type: ignore[misc]
+            message = "{name} fell from {before:.3g} to {after:.3g} {span}, the reward rose from {first:.3g} to {last:.3g}"
+            levels = {"before": before, "after": after, "first": first, "last": last}
+            return curves.report(late, "curves/function_falls", message, name, name=name, **levels)
+    return None
 
 
 def _zero_reward_function(curves: Curves) -> Result | None:
@@ -562,6 +588,6 @@ def _missing_steps(curves: Curves) -> Result | None:
 
 _CHECKS: tuple[Callable[[Curves], Result | None], ...] = (
     _trained_nothing, _reference_kl, _not_a_number, _no_reward_spread, _no_gradient, _zero_learning_rate,
-    _truncation, _mismatch, _clip_ratio, _evaluation_falls, _gradient_spikes, _reward_without_trend, _reward_collapse,
+    _truncation, _mismatch, _clip_ratio, _evaluation_falls, _function_falls, _gradient_spikes, _reward_without_trend, _reward_collapse,
     _zero_reward_function, _missing_steps,
 )  # fmt: skip

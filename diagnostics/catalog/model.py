@@ -254,10 +254,12 @@ class LikelyCause(Record, frozen=True):
     Attributes:
         cause: What is wrong, or what to do.
         option: The option by framework; `any` for all.
+        needs: Metric that is 0 in all steps if this is not the cause.
     """
 
     cause: Text
     option: dict[str, str] = {}
+    needs: str = ""
 
 
 class CheckCode(Record, frozen=True):

@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -31,6 +34,8 @@ _PAIRS = [
 ]
 _NAMES = {canonical: re.compile(pattern) for canonical, pattern in _TEXTS["names"].items()}
 """Canonical name -> pattern of the names that several frameworks share, in lower case."""
+FUNCTION_METRIC = re.compile(r"(?:train/)?rewards/([^/]+)/(mean|std)")
+"""The name of the mean or the spread of one reward function."""
 # The step in verl's lines, and in dictionaries with `step` or `global_step`.
 _STEP = re.compile(r"(?:^|[\s'\"(){,])(?:global_)?step['\"]?: ?([0-9]{1,9})(?![0-9.])")
 _ROUNDED_ZERO = re.compile(r"-?0?\.0{2,}")
@@ -38,6 +43,9 @@ _ROUNDED_ZERO = re.compile(r"-?0?\.0{2,}")
 _METRIC_WORDS = re.compile(
     r"(?i)loss|steps_per_second|grad.{0,2}norm|reward|entropy|clip|ratio|prob.{0,4}diff|logp.{0,8}diff|prob_error|mismatch|truncat|length|\bkl\b"
 )
+# EasyR1's console prints a step as YAML: the line `Step 3`, then `actor:` and below it `  grad_norm: 0.5`.
+_BLOCK_START = re.compile(r"Step (\d{1,9})")
+_BLOCK_ENTRY = re.compile(r"( *)([\w/@.-]{1,80}):(?: (\S{1,40}))?")
 _TABLE = re.compile(r"\s*\|?(?:[^|]+\|)+[^|]*$")
 MAX_STEPS_PER_S = 100
 """Upper limit of real GRPO steps per second: no hardware samples and trains faster."""
@@ -95,20 +103,62 @@ def metric_rows(
     rows: list[MetricRow] = []
     for data, first in parts:
         columns: list[str] = []
+        block: MetricRow | None = None
         for number, raw in enumerate(data.decode("utf-8", "replace").split("\n"), first):
             if rows and number <= rows[-1].line:
                 continue
             if "|" in raw and (cells := _cells(raw)):
                 columns = _columns(cells) or columns
                 metrics = _table_metrics(columns, cells)
+            elif "Step " in raw and (start := _BLOCK_START.fullmatch(parse_line(raw).text)):
+                block = MetricRow(source, number, {}, int(start[1]))
+                outer: list[tuple[int, str]] = []
+                continue
+            elif block and (entry := _BLOCK_ENTRY.fullmatch(parse_line(raw).text)):
+                outer = [item for item in outer if item[0] < len(entry[1])]
+                if not entry[3]:
+                    outer.append((len(entry[1]), entry[2]))
+                elif _is_number(entry[3]):
+                    known = len(block.metrics)
+                    _add_metric(block.metrics, "/".join([*(name for _, name in outer), entry[2]]), entry[3])
+                    if block.metrics and not known and len(rows) < max_rows:
+                        rows.append(block)
+                continue
             elif _METRIC_WORDS.search(raw):
-                metrics = parse_metrics(parse_line(raw).text)
+                block = None
+                text = parse_line(raw).text
+                metrics = _nested_metrics(text) or parse_metrics(text)
             else:
+                block = None
                 continue
             if metrics and len(rows) < max_rows:
                 step = _STEP.search(raw)
                 rows.append(MetricRow(source, number, metrics, int(step[1]) if step else None))
     return rows
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "", depth: int = 4) -> Iterator[tuple[str, Any]]:
+    """Yield the entries of nested metrics, as EasyR1 writes them, with names such as `actor/grad_norm`."""
+    for name, value in values.items():
+        if isinstance(value, dict) and depth:
+            yield from flatten(value, f"{prefix}{name}/", depth - 1)
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _nested_metrics(text: str) -> dict[str, tuple[str, float]]:
+    """Return the metrics of a JSON line with nested objects; empty for another line."""
+    metrics: dict[str, tuple[str, float]] = {}
+    if not text.startswith("{") or '": {' not in text or len(text) > 20_000:
+        return metrics
+    try:
+        entries = dict(flatten(json.loads(text)))
+    except (ValueError, RecursionError):
+        return metrics
+    for name, value in entries.items():
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            _add_metric(metrics, name, str(value))
+    return metrics
 
 
 def parse_metrics(text: str) -> dict[str, tuple[str, float]]:
@@ -126,8 +176,8 @@ def parse_metrics(text: str) -> dict[str, tuple[str, float]]:
 
 
 def _add_metric(metrics: dict[str, tuple[str, float]], name: str, value: str) -> None:
-    """Add a metric with a canonical name: the first value counts, unless a later one is NaN or the total reward."""
-    canonical = canonical_name(name)
+    """Add a metric with a canonical name, or of one reward function: the first value counts, unless a later one is NaN or the total reward."""
+    canonical = name if FUNCTION_METRIC.fullmatch(name) else canonical_name(name)
     # The total of all reward functions comes before the value of one of them.
     known = metrics[canonical][0] if canonical in metrics else ""
     is_total = known.startswith("rewards/") and not name.startswith("rewards/")
@@ -140,12 +190,15 @@ def _add_metric(metrics: dict[str, tuple[str, float]], name: str, value: str) ->
 def canonical_name(name: str) -> str:
     """Return the canonical name of a metric; empty if unknown.
 
-    Of the names that begin with `eval`, `val` or `test`, only known names of evaluation rewards have one.
+    Of the names that begin with `eval`, `val` or `test`, only known names of evaluation rewards have one. The mean and
+    the spread of one reward function have none.
 
     >>> canonical_name("train/reward"), canonical_name("eval_reward"), canonical_name("eval_loss")
     ('reward', 'eval_reward', '')
     """
     lowered = name.lower().strip()
+    if FUNCTION_METRIC.fullmatch(lowered):
+        return ""
     if lowered.startswith(("val", "eval", "test")):
         return "eval_reward" if _NAMES["eval_reward"].search(lowered) else ""
     parts = lowered.split("/")

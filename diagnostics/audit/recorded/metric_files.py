@@ -18,7 +18,7 @@ from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.audit.recorded import run_data
-from diagnostics.logs.metrics import canonical_name, metric_rows
+from diagnostics.logs.metrics import canonical_name, flatten, metric_rows
 from diagnostics.output.redact import name_below, truncate
 
 MAX_STEPS = 20_000
@@ -102,7 +102,8 @@ def newest_states(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_lines(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSeries | None:
-    """Read a file of JSON lines with one step per line; verl's FileLogger (0.7.1) has the metrics under `data`.
+    """Read a file of JSON lines with one step per line; verl's FileLogger (0.7.1) has the metrics under `data`,
+    EasyR1's nests them.
 
     A file of numbers without any known name is added to `unread`.
     """
@@ -114,7 +115,7 @@ def read_lines(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSeri
                 unread.add(path, f"line {line} and all after it: more than {MAX_STEPS} steps")
                 break
             data = entry.get("data")
-            values = {"step": entry.get("step")} | data if isinstance(data, dict) else entry
+            values = dict(flatten({"step": entry.get("step")} | data if isinstance(data, dict) else entry))
             rows.append(metric_row(values, f"{path.name}:{line}"))
             numbers += sum(_float(value) is not None for value in values.values())
     except OSError as error:

@@ -59,6 +59,9 @@ CASES = {
     "reward collapse": (lambda step: {"reward": 0.8 if step < 70 else 0.1}, {"curves/reward_collapse"}),
     "length collapse": (lambda step: {"completions/mean_length": 500 if step < 60 else 10}, {"curves/length_collapse"}),
     "entropy explosion": (lambda step: {"entropy": 0.4 if step < 60 else 6.0}, {"curves/entropy_explosion"}),
+    "equal in groups": (lambda _: {"rewards/my_reward/std": 0.5} | ZERO | {"frac_reward_zero_std": 1.0}, {"metrics/no_spread"}),
+    "one reward function falls": (lambda step: {"rewards/acc/mean": 0.4 - step / 400, "reward": 0.3 + step / 200},
+     {"curves/function_falls"}),
     "falling evaluation": (lambda step: {"eval_reward": 0.5 if step < 60 else 0.2}, {"curves/evaluation_falls"}),
 }  # fmt: skip
 
@@ -196,13 +199,26 @@ def test_kl_of_the_first_step_is_a_fault_except_in_verl(name, families):
     )
 
 
-@pytest.mark.parametrize("name", ["run.jsonl", "metrics", "folder"])
-def test_metrics_of_verls_file_logger_are_read(tmp_path, capsys, name):
+VERL_ROW = '{{"step": {step}, "data": {{"critic/score/mean": {reward}, "actor/grad_norm": 0.3}}}}\n'
+EASYR1_ROW = '{{"step": {step}, "actor": {{"grad_norm": 0.3}}, "critic": {{"score": {{"mean": {reward}}}}}}}\n'
+EASYR1_BLOCK = """(Runner pid=1) Step {step}
+(Runner pid=1) actor:
+(Runner pid=1)   grad_norm: 0.3
+(Runner pid=1) critic:
+(Runner pid=1)   score:
+(Runner pid=1)     mean: {reward}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [("run.jsonl", VERL_ROW), ("metrics", VERL_ROW), ("folder", VERL_ROW), ("run.jsonl", EASYR1_ROW),
+     ("run.log", EASYR1_BLOCK), ("run.log", EASYR1_ROW)],
+)  # fmt: skip
+def test_metrics_of_verl_and_easyr1_are_read(tmp_path, capsys, name, row):
     path = tmp_path / "run.jsonl" if name == "folder" else tmp_path / name
-    rows = [
-        {"critic/score/mean": 0.6 if step < 70 else 0.01, "actor/grad_norm": 0.3} for step in range(1, 101)
-    ]
-    path.write_text("".join(json.dumps({"step": n, "data": row}) + "\n" for n, row in enumerate(rows, 1)))
+    steps = range(1, 101)
+    path.write_text("".join(row.format(step=n, reward=0.6 if n < 70 else 0.01) for n in steps))
     assert main(["audit", str(tmp_path if name == "folder" else path)]) == 1
     assert "the reward fell from 0.6 to 0.01 since step 70" in capsys.readouterr().out
 
