@@ -52,6 +52,8 @@ CLASHES = (
     # Wheels of pyarrow from 24 on are built for NumPy 2.
     Clash("numpy", "<2", ">=2", "pyarrow", ">=24", "pyarrow<24", ""),
     Clash("transformers", ">=5.3", "<5.3", "trl", "<0.29", "trl>=0.29", "CMP003"),
+    # vLLM 0.9 registers the model type aimv2, which is in transformers from 4.54 on.
+    Clash("transformers", ">=4.54", "<4.54", "vllm", ">=0.9,<0.10", "vllm>=0.10", "CMP031"),
     Clash("transformers", ">=5", "<5", "vllm", ">=0.6,<0.12", "vllm>=0.12", "CMP017"),
 )
 

@@ -26,6 +26,7 @@ from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.query import Compatibility, Ranking, Release
 from diagnostics.cpu_limit import cpu_limit
 from diagnostics.fixes import count_of, quote_command
+from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS
 from diagnostics.output.pair_evidence import AT_IMPORT, evidence_lines, mark_of, missing_lines, pair_text
 from diagnostics.output.redact import mask, truncate
 from diagnostics.output.terminal import print_command, print_text
@@ -56,6 +57,10 @@ def parse_questions(words: Sequence[str]) -> list[tuple[str, list[Release]]]:
         if not store.load(package).releases:
             known = ", ".join(store.indexed_packages())
             raise UserError(f"versions {word}: {package} is not in the index; it has {known}")
+        if package in FRAMEWORKS and not FRAMEWORKS[package].packages:
+            name = DISPLAY_NAMES[package]
+            advice = f"see the requirements.txt and the container image of {name}'s repository"
+            raise UserError(f"versions {word}: {name} is on no package index; {advice}")
         versions = query.find_releases(package, version)
         if not versions:
             releases = query.find_releases(package, "")
@@ -216,6 +221,11 @@ def render(
     print_text(console, f"versions: {'; '.join(filter(None, parts))}", "bold")
     if chosen:
         print_command(console, install_command(chosen))
+    pair = answers[0].pairs[0]
+    any_release = _all_releases(pair.provider.package) if len(answers) == 1 and pair.contradicted else []
+    if any_release and (best := query.rank_releases([pair.user], any_release).best):
+        print_text(console, f"Use {best.provider}:")
+        print_command(console, install_command([best.user, best.provider]))
     for answer in answers:
         print_text(console, "")
         one_user = len({pair.user for pair in answer.pairs}) == 1
@@ -234,10 +244,6 @@ def render(
     print_text(console, "")
     print_text(console, "✔ fits  ! installs, but some functions fail  ✘ does not fit  ? not checked", "dim")
     print_text(console, "names are read in source, not run", "dim")
-    first = answers[0].pairs[0]
-    any_release = _all_releases(first.provider.package) if len(answers) == 1 and first.contradicted else []
-    if any_release and (best := query.rank_releases([first.user], any_release).best):
-        print_text(console, f"{best.provider} fits {best.user}", "bold")
     if chosen:
         results = {True: "uv resolves", False: "uv cannot resolve", None: "not known whether uv resolves"}
         line = f"{results[resolution.resolves]} the command: {resolution.text}"

@@ -122,15 +122,14 @@ def test_pair_without_a_name_that_grpo_needs_does_not_fit(user, provider, name):
 @pytest.mark.parametrize(
     ("questions", "code", "line"),
     [
-        (("easyr1",), 3, "versions: vllm not checked"),
-        (("easyr1==0.3.2", "vllm==0.8.5"), 3, "versions: vllm not checked"),
-        (("trl==0.17", "vllm==0.10.2"), 1, "vllm 0.8.5 fits trl 0.17.0"),
+        (("easyr1",), 2, "EasyR1 is on no package index; see the requirements.txt"),
+        (("easyr1==0.3.2", "vllm==0.8.5"), 2, "EasyR1 is on no package index"),
+        (("trl==0.17", "vllm==0.10.2"), 1, "Use vllm 0.8.5:\n        $ uv pip install trl==0.17.0 vllm==0.8.5\n"),
     ],
 )
-def test_unchecked_or_unfit_pair_is_not_recommended(run_command, questions, code, line):
-    """EasyR1's requirements and names are not in the index."""
-    result, output, _errors = run_command("versions", *questions)
-    assert (result, line in output.splitlines(), "pip install" in output) == (code, True, False)
+def test_unfit_pair_is_replaced_and_easyr1_refused(run_command, questions, code, line):
+    result, output, errors = run_command("versions", *questions)
+    assert (result, line in output + errors, "pip install" in output) == (code, True, code == 1)
 
 
 @pytest.mark.parametrize(
