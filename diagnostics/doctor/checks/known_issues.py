@@ -102,7 +102,7 @@ def _gpu_prevents_cmp001(case: CheckInput, issue: Issue) -> bool:
 
 
 def _finding(case: CheckInput, issue: Issue, result: Applicability) -> Finding:
-    """Return the finding: a warning if a recorded run reproduced the issue and it can occur here, else info."""
+    """Return the finding: a warning if a recorded run reproduced it and packages alone cause it, else info."""
     environment = case.environment
     best = max((match.claim.evidence for match in result.matching), key=model.EVIDENCE.index)
     packages = environment.packages | ({"vllm": environment.vllm} if environment.vllm else {})
@@ -112,8 +112,9 @@ def _finding(case: CheckInput, issue: Issue, result: Applicability) -> Finding:
     if v1_reason:
         text = f"{v1_reason}; V0 runs with VLLM_USE_V1=0, on other hardware, or where V1 lacks a feature"
         evidence.append(Evidence(text, "VLLM_USE_V1"))
-    reproduced = best == "executed" and not v1_reason and not _gpu_prevents_cmp001(case, issue)
-    severity = Severity.WARNING if reproduced else Severity.INFO
+    # Installed packages alone cause issues of compatibility; others need a setting or an event of the run.
+    causes = issue.code.startswith("CMP") and not _gpu_prevents_cmp001(case, issue)
+    severity = Severity.WARNING if best == "executed" and causes else Severity.INFO
     detail = f"Only with the V0 engine. {issue.cause}" if v1_reason else issue.cause
     fix = _fix(environment, issue)
     return finding(issue.code, severity, dict.fromkeys(evidence), fix, detail, known_by=best)

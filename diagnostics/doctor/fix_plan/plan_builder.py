@@ -59,7 +59,8 @@ def build_plan(
     resolved_codes = {*chosen_set.gone, *replaced} if chosen_set else set()
     issue_findings = [item for item in issue_findings if item.code not in resolved_codes]
     causes = [finding for finding in findings if finding.code in _FIXED_BY_PACKAGE_STEPS | replaced]
-    causes += installs + fixed
+    required_codes = {item.code for item in constraints}
+    causes += installs + fixed + [item for item in issue_findings if item.code in required_codes]
     serious = [finding for finding in causes if finding.severity > Severity.INFO or finding.code == "CMP904"]
     steps = [setting_steps.finding_step(item) for item in rest if item not in fixed]
     if sets and not required and not serious:  # nothing bad is known of the installed pair

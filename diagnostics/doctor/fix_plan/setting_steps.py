@@ -92,9 +92,12 @@ def _chosen_mitigations(findings: list[Finding], case: CheckInput) -> list[tuple
     results, environment = [], case.environment
     frameworks = configuring_trainers(environment.packages) or ("vllm",)
     for finding in findings:
+        # Options of vLLM itself are no advice to users of a trainer for an issue that may never occur.
+        usable = frameworks if finding.severity is Severity.INFO else (*frameworks, "vllm")
         issue = case.issues[finding.code]
         ranked = recommended_fix(issue, frameworks=frameworks, releases=environment.releases).offers[:1]
         chosen = [item for item in issue.mitigations if item.name in {first.mitigation for first in ranked}]
+        chosen = [item for item in chosen if not {name for name, _ in item.edits}.isdisjoint(usable)]
         results += [(finding, mitigation) for mitigation in chosen if _edits(mitigation, environment)]
     return results
 
@@ -119,6 +122,9 @@ def _mitigation_step(
 ) -> Step:
     """Return the step with edits that avoid the issues of `users`, and with their findings' commands."""
     first = users[0][1]
+    codes = [finding.code for finding, _ in users]
+    may_occur = all(finding.severity is Severity.INFO for finding, _ in users)
+    title = f"If you see {' or '.join(codes)}: {first.description}" if may_occur else first.description[:1].upper() + first.description[1:]
     texts = [f"{finding.code} can occur in these releases: {finding.title}." for finding, _ in users]
     texts += [
         f"It does not help {finding.code} against: {', '.join(mitigation.fails)}."
@@ -127,10 +133,10 @@ def _mitigation_step(
     ]
     text = tuple(installer.translate(edit) if isinstance(edit, Install) else edit for edit in edits)
     return Step(
-        "system" if all(finding.code.startswith("ENV") for finding, _ in users) else "configuration",
-        first.description[:1].upper() + first.description[1:],
+        "system" if all(code.startswith("ENV") for code in codes) else "configuration",
+        title,
         max(finding.severity for finding, _ in users),
-        tuple(finding.code for finding, _ in users),
+        tuple(codes),
         tuple(texts),
         min((item.evidence for _, item in users), key=model.EVIDENCE.index),
         cost=first.cost or "unknown",
