@@ -129,6 +129,8 @@ def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> D
     else:
         state = _unresolved_state(logs, failures, fallback, excerpt=excerpt)
     frameworks: Counter[str] = sum((log.frameworks for log in logs), Counter())
+    if frameworks["easyr1"]:
+        del frameworks["verl"]  # EasyR1 contains a package of this name
     return Diagnosis(
         state=state,
         candidates=tuple(candidates),
