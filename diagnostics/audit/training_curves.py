@@ -152,7 +152,9 @@ class Curves:
         notes, framework = [], DISPLAY_NAMES.get(self.framework, "")
         check = catalog.load_checks().get(code_of(symptom))
         causes = check.causes if check else _CAUSES.get(symptom, ())
-        logged = {name: any(self.column(name)) for name in {entry.needs for entry in causes} if self.column(name)}
+        logged = {
+            name: any(self.column(name)) for name in {entry.needs for entry in causes} if self.column(name)
+        }
         for number, entry in enumerate((entry for entry in causes if logged.get(entry.needs, True)), 1):
             option = entry.option.get(self.framework, entry.option.get("any", ""))
             line = f"cause {number}: {entry.cause}" + (f" ({option})" if option else "")
@@ -540,8 +542,8 @@ def _function_falls(curves: Curves) -> Result | None:
         noise = stats.median([abs(b - a) for a, b in pairwise(one.column(name))])
         if len(rows) >= 3 * MIN_STEPS and before > 0 and after <= 0.5 * before and before - after > 5 * noise:
             late = one.departure(name, lambda value, limit=0.5 * before: value <= limit)  # type: ignore[misc]
-            message = "{name} fell from {before:.3g} to {after:.3g} {span}, the reward rose from {first:.3g} to {last:.3g}"
-            levels = {"before": before, "after": after, "first": first, "last": last}
+            message = "{name} fell from {before:.3g} to {after:.3g} {span}, the reward rose to {last:.3g}"
+            levels: dict[str, Any] = {"before": before, "after": after, "first": first, "last": last}
             return curves.report(late, "curves/function_falls", message, name, name=name, **levels)
     return None
 
@@ -588,6 +590,6 @@ def _missing_steps(curves: Curves) -> Result | None:
 
 _CHECKS: tuple[Callable[[Curves], Result | None], ...] = (
     _trained_nothing, _reference_kl, _not_a_number, _no_reward_spread, _no_gradient, _zero_learning_rate,
-    _truncation, _mismatch, _clip_ratio, _evaluation_falls, _function_falls, _gradient_spikes, _reward_without_trend, _reward_collapse,
-    _zero_reward_function, _missing_steps,
+    _truncation, _mismatch, _clip_ratio, _evaluation_falls, _function_falls, _gradient_spikes, _reward_without_trend,
+    _reward_collapse, _zero_reward_function, _missing_steps,
 )  # fmt: skip

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,44 @@ class MetricRow:
         return self.metrics[name][1] if name in self.metrics else None
 
 
+@dataclass
+class _Block:
+    """A step in EasyR1's console: its row, and the open keys with their indentation."""
+
+    row: MetricRow
+    outer: list[tuple[int, str]] = field(default_factory=list)
+    is_listed: bool = False
+
+    def add(self, indent: int, key: str, value: str | None) -> None:
+        """Add a line of the block: a key that opens a level, or a number."""
+        self.outer = [item for item in self.outer if item[0] < indent]
+        if not value:
+            self.outer.append((indent, key))
+        elif _is_number(value):
+            _add_metric(self.row.metrics, "/".join([*(name for _, name in self.outer), key]), value)
+
+    def new_rows(self, most: int) -> list[MetricRow]:
+        """Return the row once it has a metric, in one call only; empty if `most` is 0."""
+        if self.is_listed or not self.row.metrics or most < 1:
+            return []
+        self.is_listed = True
+        return [self.row]
+
+
+def _continue_block(block: _Block | None, raw: str, source: str, number: int) -> _Block | None:
+    """Return the block that a line starts or continues; None for a line outside of a block."""
+    if block is None and "Step " not in raw:
+        return None
+    text = parse_line(raw).text
+    if start := _BLOCK_START.fullmatch(text):
+        return _Block(MetricRow(source, number, {}, int(start[1])))
+    entry = _BLOCK_ENTRY.fullmatch(text)
+    if block and entry:
+        block.add(len(entry[1]), entry[2], entry[3])
+        return block
+    return None
+
+
 def metric_rows(
     source: str, lines: int, head: bytes, tail: bytes, *, max_rows: int = 10_000
 ) -> list[MetricRow]:
@@ -103,33 +141,19 @@ def metric_rows(
     rows: list[MetricRow] = []
     for data, first in parts:
         columns: list[str] = []
-        block: MetricRow | None = None
+        block: _Block | None = None
         for number, raw in enumerate(data.decode("utf-8", "replace").split("\n"), first):
             if rows and number <= rows[-1].line:
+                continue
+            if block := _continue_block(block, raw, source, number):
+                rows += block.new_rows(max_rows - len(rows))
                 continue
             if "|" in raw and (cells := _cells(raw)):
                 columns = _columns(cells) or columns
                 metrics = _table_metrics(columns, cells)
-            elif "Step " in raw and (start := _BLOCK_START.fullmatch(parse_line(raw).text)):
-                block = MetricRow(source, number, {}, int(start[1]))
-                outer: list[tuple[int, str]] = []
-                continue
-            elif block and (entry := _BLOCK_ENTRY.fullmatch(parse_line(raw).text)):
-                outer = [item for item in outer if item[0] < len(entry[1])]
-                if not entry[3]:
-                    outer.append((len(entry[1]), entry[2]))
-                elif _is_number(entry[3]):
-                    known = len(block.metrics)
-                    _add_metric(block.metrics, "/".join([*(name for _, name in outer), entry[2]]), entry[3])
-                    if block.metrics and not known and len(rows) < max_rows:
-                        rows.append(block)
-                continue
             elif _METRIC_WORDS.search(raw):
-                block = None
-                text = parse_line(raw).text
-                metrics = _nested_metrics(text) or parse_metrics(text)
+                metrics = parse_metrics(parse_line(raw).text)
             else:
-                block = None
                 continue
             if metrics and len(rows) < max_rows:
                 step = _STEP.search(raw)
@@ -156,7 +180,7 @@ def _nested_metrics(text: str) -> dict[str, tuple[str, float]]:
     except (ValueError, RecursionError):
         return metrics
     for name, value in entries.items():
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if type(value) in {int, float}:
             _add_metric(metrics, name, str(value))
     return metrics
 
@@ -168,7 +192,8 @@ def parse_metrics(text: str) -> dict[str, tuple[str, float]]:
         >>> parse_metrics("step:4 - actor/grad_norm:0.5 - actor/entropy:nan")["grad_norm"]
         ('actor/grad_norm', 0.5)
     """
-    metrics: dict[str, tuple[str, float]] = {}
+    if metrics := _nested_metrics(text):
+        return metrics
     for pattern in _PAIRS:
         for match in pattern.finditer(text[:20_000]):
             _add_metric(metrics, match["name"].strip(), match["value"])
@@ -176,7 +201,10 @@ def parse_metrics(text: str) -> dict[str, tuple[str, float]]:
 
 
 def _add_metric(metrics: dict[str, tuple[str, float]], name: str, value: str) -> None:
-    """Add a metric with a canonical name, or of one reward function: the first value counts, unless a later one is NaN or the total reward."""
+    """Add a metric with a canonical name, or of one reward function.
+
+    The first value counts, unless a later one is NaN or the total reward.
+    """
     canonical = name if FUNCTION_METRIC.fullmatch(name) else canonical_name(name)
     # The total of all reward functions comes before the value of one of them.
     known = metrics[canonical][0] if canonical in metrics else ""

@@ -42,9 +42,11 @@ def evidence_lines(pair: Compatibility, *, with_names: bool = True) -> Iterator[
         failed = f"; failed there: {', '.join(pair.run_failures)}" if pair.run_failures else ""
         yield f"{_RUN_TEXTS[pair.run]}{failed}"
     if pair.declared:
-        word = {True: "declared", False: "outside the declared range", None: "allowed by one extra, not by another"}[
-            pair.allowed
-        ]
+        word = {
+            True: "declared",
+            False: "outside the declared range",
+            None: "allowed by one extra, not by another",
+        }[pair.allowed]
         yield f"{word}: {pair.provider.package}{', '.join(pair.declared)}"
     else:
         yield f"{pair.user.package} declares no range of {pair.provider.package}"

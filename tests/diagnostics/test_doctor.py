@@ -254,7 +254,7 @@ def test_environment_with_broken_packages_is_examined_without_imports(environmen
     ],
 )  # fmt: skip
 def test_releases_that_fail_together_are_an_error(environment, package, release, transformers, code):
-    """TRL before 0.29 with transformers 5.3, vLLM before 0.12 with transformers 5, and vLLM 0.9 with 4.54 fail in each run."""
+    """Each run fails: TRL before 0.29 with transformers 5.3, vLLM before 0.12 with 5, vLLM 0.9 with 4.54."""
     report = examine(environment.add(package, release).add("transformers", transformers))
     errors = [item.code for item in report.findings if item.code in {"CMP003", "CMP017", "CMP031"}]
     assert errors == [code] * bool(code)

@@ -94,7 +94,8 @@ def test_declared_rules_report_their_wrong_examples_only():
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        ("--per_device_train_batch_size 3 --generation_batch_size 12", "Set generation_batch_size to a multiple of 24, or num_generations to 4 or 6 or 12"),
+        ("--per_device_train_batch_size 3 --generation_batch_size 12",
+         "Set generation_batch_size to a multiple of 24, or num_generations to 4 or 6 or 12."),
         ("--generation_batch_size 12", "a multiple of 8 and of per_device_train_batch_size x processes, or"),
         ("--per_device_train_batch_size 1 --gradient_accumulation_steps 1", "Set gradient_accumulation_steps to 8."),
     ],
@@ -162,7 +163,9 @@ def test_texts_of_declared_rules_use_existing_names():
         names = {"nearest", "run", *declared.values, *(f"{name}_key" for name in declared.values)}
         names |= {f"v{number}" for number in range(options)}
         for match in EXPRESSION.finditer(declared.message + declared.fix):
-            used = {node.id for node in ast.walk(ast.parse(match[1], mode="eval")) if isinstance(node, ast.Name)}
+            used = {
+                node.id for node in ast.walk(ast.parse(match[1], mode="eval")) if isinstance(node, ast.Name)
+            }
             assert used - {"count", "max", "part"} <= names, declared.name
 
 

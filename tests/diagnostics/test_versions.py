@@ -124,7 +124,11 @@ def test_pair_without_a_name_that_grpo_needs_does_not_fit(user, provider, name):
     [
         (("easyr1",), 2, "EasyR1 is on no package index; see the requirements.txt"),
         (("easyr1==0.3.2", "vllm==0.8.5"), 2, "EasyR1 is on no package index"),
-        (("trl==0.17", "vllm==0.10.2"), 1, "Use vllm 0.8.5:\n        $ uv pip install trl==0.17.0 vllm==0.8.5\n"),
+        (
+            ("trl==0.17", "vllm==0.10.2"),
+            1,
+            "Use vllm 0.8.5:\n        $ uv pip install trl==0.17.0 vllm==0.8.5\n",
+        ),
     ],
 )
 def test_unfit_pair_is_replaced_and_easyr1_refused(run_command, questions, code, line):

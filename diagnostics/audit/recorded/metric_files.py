@@ -102,7 +102,8 @@ def newest_states(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_lines(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSeries | None:
-    """Read a file of JSON lines with one step per line; verl's FileLogger (0.7.1) has the metrics under `data`,
+    """Read a file of JSON lines with one step per line; verl's FileLogger (0.7.1) has the metrics under `data`.
+
     EasyR1's nests them.
 
     A file of numbers without any known name is added to `unread`.

@@ -124,7 +124,11 @@ def _mitigation_step(
     first = users[0][1]
     codes = [finding.code for finding, _ in users]
     may_occur = all(finding.severity is Severity.INFO for finding, _ in users)
-    title = f"If you see {' or '.join(codes)}: {first.description}" if may_occur else first.description[:1].upper() + first.description[1:]
+    title = (
+        f"If you see {' or '.join(codes)}: {first.description}"
+        if may_occur
+        else first.description[:1].upper() + first.description[1:]
+    )
     texts = [f"{finding.code} can occur in these releases: {finding.title}." for finding, _ in users]
     texts += [
         f"It does not help {finding.code} against: {', '.join(mitigation.fails)}."

@@ -123,7 +123,9 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
             return
         data |= {f"v{number}": format_value(value.data) for number, value in enumerate(options)}
         data |= {"nearest": _nearest_choice(str(options[-1].data), self.differs)} if self.differs else {}
-        data |= {f"{name}_key": _option_of(plan, name, source, values) for name, source in self.values.items()}
+        data |= {
+            f"{name}_key": _option_of(plan, name, source, values) for name, source in self.values.items()
+        }
         yield Problem(
             spell_options(plan, _fill_placeholders(self.message, data)),
             # The wrong value comes before the options that make it count.

@@ -59,7 +59,8 @@ CASES = {
     "reward collapse": (lambda step: {"reward": 0.8 if step < 70 else 0.1}, {"curves/reward_collapse"}),
     "length collapse": (lambda step: {"completions/mean_length": 500 if step < 60 else 10}, {"curves/length_collapse"}),
     "entropy explosion": (lambda step: {"entropy": 0.4 if step < 60 else 6.0}, {"curves/entropy_explosion"}),
-    "equal in groups": (lambda _: {"rewards/my_reward/std": 0.5} | ZERO | {"frac_reward_zero_std": 1.0}, {"metrics/no_spread"}),
+    "equal in groups": (lambda _: {"rewards/my_reward/std": 0.5} | ZERO | {"frac_reward_zero_std": 1.0},
+     {"metrics/no_spread"}),
     "one reward function falls": (lambda step: {"rewards/acc/mean": 0.4 - step / 400, "reward": 0.3 + step / 200},
      {"curves/function_falls"}),
     "falling evaluation": (lambda step: {"eval_reward": 0.5 if step < 60 else 0.2}, {"curves/evaluation_falls"}),
@@ -200,7 +201,9 @@ def test_kl_of_the_first_step_is_a_fault_except_in_verl(name, families):
 
 
 VERL_ROW = '{{"step": {step}, "data": {{"critic/score/mean": {reward}, "actor/grad_norm": 0.3}}}}\n'
-EASYR1_ROW = '{{"step": {step}, "actor": {{"grad_norm": 0.3}}, "critic": {{"score": {{"mean": {reward}}}}}}}\n'
+EASYR1_ROW = (
+    '{{"step": {step}, "actor": {{"grad_norm": 0.3}}, "critic": {{"score": {{"mean": {reward}}}}}}}\n'
+)
 EASYR1_BLOCK = """(Runner pid=1) Step {step}
 (Runner pid=1) actor:
 (Runner pid=1)   grad_norm: 0.3
