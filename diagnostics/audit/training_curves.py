@@ -536,15 +536,15 @@ def _function_falls(curves: Curves) -> Result | None:
     first, last = curves.first_and_last_level("reward")
     names = {name for row in curves.rows for name in row.printed if _FUNCTION_MEAN.fullmatch(name)}
     for name in sorted(names) if last > first else ():
-        rows = [row for row in curves.rows if name in row.printed]
-        one = Curves(tuple(replace(row, values={name: row.printed[name]}) for row in rows))
+        rows = (replace(row, values={name: row.printed[name]}) for row in curves.rows if name in row.printed)
+        one = Curves(tuple(rows))
         before, after = one.first_and_last_level(name)
         noise = stats.median([abs(b - a) for a, b in pairwise(one.column(name))])
-        if len(rows) >= 3 * MIN_STEPS and before > 0 and after <= 0.5 * before and before - after > 5 * noise:
+        if len(one.rows) >= 3 * MIN_STEPS and 0 < before >= 2 * after and before - after > 5 * noise:
             late = one.departure(name, lambda value, limit=0.5 * before: value <= limit)  # type: ignore[misc]
-            message = "{name} fell from {before:.3g} to {after:.3g} {span}, the reward rose to {last:.3g}"
-            levels: dict[str, Any] = {"before": before, "after": after, "first": first, "last": last}
-            return curves.report(late, "curves/function_falls", message, name, name=name, **levels)
+            text = "{name} fell from {before:.3g} to {after:.3g} {span}, the reward rose to {last:.3g}"
+            levels: dict[str, Any] = {"name": name, "before": before, "after": after, "last": last}
+            return curves.report(late, "curves/function_falls", text, name, **levels)
     return None
 
 

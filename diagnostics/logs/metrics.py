@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -85,28 +84,11 @@ class MetricRow:
         return self.metrics[name][1] if name in self.metrics else None
 
 
-@dataclass
-class _Block:
-    """A step in EasyR1's console: its row, and the open keys with their indentation."""
+class _Block(NamedTuple):
+    """A step in EasyR1's console: its row, and the last key of each level with its indentation."""
 
     row: MetricRow
-    outer: list[tuple[int, str]] = field(default_factory=list)
-    is_listed: bool = False
-
-    def add(self, indent: int, key: str, value: str | None) -> None:
-        """Add a line of the block: a key that opens a level, or a number."""
-        self.outer = [item for item in self.outer if item[0] < indent]
-        if not value:
-            self.outer.append((indent, key))
-        elif _is_number(value):
-            _add_metric(self.row.metrics, "/".join([*(name for _, name in self.outer), key]), value)
-
-    def new_rows(self, most: int) -> list[MetricRow]:
-        """Return the row once it has a metric, in one call only; empty if `most` is 0."""
-        if self.is_listed or not self.row.metrics or most < 1:
-            return []
-        self.is_listed = True
-        return [self.row]
+    keys: list[tuple[int, str]]
 
 
 def _continue_block(block: _Block | None, raw: str, source: str, number: int) -> _Block | None:
@@ -115,12 +97,15 @@ def _continue_block(block: _Block | None, raw: str, source: str, number: int) ->
         return None
     text = parse_line(raw).text
     if start := _BLOCK_START.fullmatch(text):
-        return _Block(MetricRow(source, number, {}, int(start[1])))
+        return _Block(MetricRow(source, number, {}, int(start[1])), [])
     entry = _BLOCK_ENTRY.fullmatch(text)
-    if block and entry:
-        block.add(len(entry[1]), entry[2], entry[3])
-        return block
-    return None
+    if not block or not entry:
+        return None
+    indent, key, value = entry.groups("")
+    block.keys[:] = [*(item for item in block.keys if item[0] < len(indent)), (len(indent), key)]
+    if _is_number(value):
+        _add_metric(block.row.metrics, "/".join(name for _, name in block.keys), value)
+    return block
 
 
 def metric_rows(
@@ -146,7 +131,8 @@ def metric_rows(
             if rows and number <= rows[-1].line:
                 continue
             if block := _continue_block(block, raw, source, number):
-                rows += block.new_rows(max_rows - len(rows))
+                is_new = block.row.metrics and block.row not in rows[-1:] and len(rows) < max_rows
+                rows += [block.row] if is_new else []
                 continue
             if "|" in raw and (cells := _cells(raw)):
                 columns = _columns(cells) or columns
@@ -170,21 +156,6 @@ def flatten(values: Mapping[str, Any], prefix: str = "", depth: int = 4) -> Iter
             yield f"{prefix}{name}", value
 
 
-def _nested_metrics(text: str) -> dict[str, tuple[str, float]]:
-    """Return the metrics of a JSON line with nested objects; empty for another line."""
-    metrics: dict[str, tuple[str, float]] = {}
-    if not text.startswith("{") or '": {' not in text or len(text) > 20_000:
-        return metrics
-    try:
-        entries = dict(flatten(json.loads(text)))
-    except (ValueError, RecursionError):
-        return metrics
-    for name, value in entries.items():
-        if type(value) in {int, float}:
-            _add_metric(metrics, name, str(value))
-    return metrics
-
-
 def parse_metrics(text: str) -> dict[str, tuple[str, float]]:
     """Return the metrics in a line by canonical name, as (printed name, value); only 20,000 characters are read.
 
@@ -192,8 +163,7 @@ def parse_metrics(text: str) -> dict[str, tuple[str, float]]:
         >>> parse_metrics("step:4 - actor/grad_norm:0.5 - actor/entropy:nan")["grad_norm"]
         ('actor/grad_norm', 0.5)
     """
-    if metrics := _nested_metrics(text):
-        return metrics
+    metrics: dict[str, tuple[str, float]] = {}
     for pattern in _PAIRS:
         for match in pattern.finditer(text[:20_000]):
             _add_metric(metrics, match["name"].strip(), match["value"])

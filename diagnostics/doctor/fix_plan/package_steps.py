@@ -21,7 +21,7 @@ from diagnostics.doctor.requirements import Constraint
 from diagnostics.findings import EVIDENCE_LEVELS, Finding, Severity
 from diagnostics.fixes import Advice, count_of
 from diagnostics.output.redact import mask
-from diagnostics.versions import parse_version, satisfiable
+from diagnostics.versions import satisfiable
 
 _MAX_WHY = 300
 
@@ -47,13 +47,7 @@ def merge_constraints(
     changed = {item.name for item in (*required, *unmet)}
     replaced = {item.name for item in (*required, *unmet) if item.source.partition(" ")[0] not in changed}
     unmet = [item for item in unmet if item.source.partition(" ")[0] not in replaced]
-    merged = [item for item in (*required, *unmet) if item.name not in pinned]
-    for item in requirements.constraints_on(environment, changed - pinned):
-        ranges = [other.versions for other in merged if other.name == item.name]
-        stays = item.source.partition(" ")[0] not in changed | pinned
-        if stays and item.versions not in ranges and satisfiable([*ranges, item.versions]):
-            merged.append(item)
-    return merged
+    return [item for item in (*required, *unmet) if item.name not in pinned]
 
 
 def install_step(
@@ -105,18 +99,7 @@ def _combine(required: Iterable[Constraint]) -> list[str]:
     by_name: dict[str, dict[str, None]] = {}
     for item in required:
         by_name.setdefault(item.name, {}).update({item.versions: None} if item.versions else {})
-    return [f"{name}{','.join(_tightest(it))}" for name, it in by_name.items() if satisfiable(it)]
-
-
-def _tightest(versions: Iterable[str]) -> list[str]:
-    """Return the parts of version ranges without the bounds that another one makes redundant."""
-    parts = list(dict.fromkeys(part.strip() for text in versions for part in text.split(",")))
-    for mark, best in (("<", min), (">=", max)):
-        bounds = {part: version for part in parts if (version := parse_version(part.removeprefix(mark)))}
-        if bounds:
-            tightest = best(bounds.values())
-            parts = [part for part in parts if bounds.get(part, tightest) == tightest]
-    return parts
+    return [f"{name}{','.join(versions)}" for name, versions in by_name.items() if satisfiable(versions)]
 
 
 def conflicts(required: list[Constraint]) -> list[Conflict]:

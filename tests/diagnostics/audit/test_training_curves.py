@@ -216,7 +216,7 @@ EASYR1_BLOCK = """(Runner pid=1) Step {step}
 @pytest.mark.parametrize(
     ("name", "row"),
     [("run.jsonl", VERL_ROW), ("metrics", VERL_ROW), ("folder", VERL_ROW), ("run.jsonl", EASYR1_ROW),
-     ("run.log", EASYR1_BLOCK), ("run.log", EASYR1_ROW)],
+     ("run.log", EASYR1_BLOCK)],
 )  # fmt: skip
 def test_metrics_of_verl_and_easyr1_are_read(tmp_path, capsys, name, row):
     path = tmp_path / "run.jsonl" if name == "folder" else tmp_path / name
