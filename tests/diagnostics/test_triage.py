@@ -296,7 +296,7 @@ def test_wrapper_report_says_where_the_framework_logs_the_root_cause(triage_logs
     note = report(verdict, ["a.log"]).notes[0]
     assert (verdict.state, exit_code(verdict)) == ("wrapper", 1)
     assert "the rank that failed first: host: node3, rank: 3 (local_rank: 1), exitcode: 1 (pid: 77)" in note
-    assert "because swift gives torchrun no folder for logs" in note
+    assert "because swift does not set torchrun's --log-dir" in note
 
 
 def test_root_cause_is_found_in_a_ray_session_folder(tmp_path, rules):

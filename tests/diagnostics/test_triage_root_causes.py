@@ -6,6 +6,7 @@ cause lists the issue with the most similar words.
 
 import pytest
 
+from diagnostics.fixes import first_lines
 from diagnostics.triage.command import exit_code
 from diagnostics.triage.report import report
 from tests.case_files import read_cases
@@ -49,6 +50,7 @@ def test_log_has_its_verdict(triage_lines, case):
         "leads": [lead.issue.code for lead in verdict.leads],
         "similar": [issue.code for issue in verdict.similar][:1],
         "fix": [offer.mitigation for offer in first.remedy.offers[:1]] if first and first.remedy else [],
+        "text": next(iter(first_lines(first.remedy if first else None)), ""),
         "anchor": [anchor.text for anchor in verdict.anchors][:1],
     }
     assert {name: observed[name] for name in case["has"]} == case["has"]
