@@ -43,8 +43,9 @@ _MAX_PREFIXES = 8
 _IGNORED_ERRORS = ("Ignore import error", "Ignoring import error")
 # Source code that IPython or rich prints around the failed line, with line numbers.
 _CODE_CONTEXT = re.compile(r"\s*(?:[│|] +)?\d{1,6}(?: +│| {2,}|$)")
-# A retried operation has not failed yet.
-_RETRY = re.compile(r"(?i)\b(?:backing off|retrying in|will retry|retry attempt)\b")
+# A retried operation has not failed yet, and one with a fallback does not fail the run.
+_RETRY = re.compile(r"(?i)\b(?:backing off|retrying|will retry|retry attempt)\b")
+_FALLBACK = re.compile(r"(?i)\bfalling back\b")
 _CHAT_TOKENS = (
     "<think>", "</think>", "<answer>", "</answer>", "<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|endoftext|>",
 )  # fmt: skip
@@ -76,8 +77,8 @@ class Line:
 
     @property
     def is_error(self) -> bool:
-        """Whether the level is error or worse."""
-        return self.level in _FAILURES
+        """Whether the level is error or worse, and the message reports no fallback."""
+        return self.level in _FAILURES and not _FALLBACK.search(self.text)
 
     @property
     def is_harmless(self) -> bool:

@@ -112,12 +112,15 @@ def _note(verdict: Diagnosis) -> str:
     if verdict.state == "empty" and verdict.problems:
         return "none of these logs could be read"
     note = NOTES[verdict.state]
+    if verdict.state == "clean" and verdict.consequences:
+        return f"{NOTES['ended']} [{verdict.consequences[0].first.location}]"
     if verdict.state == "not_judged" and verdict.fallback.symptoms:
         note = "no known failure in these logs; the metrics show a fault, but not its cause"
     elif verdict.state == "not_judged" and verdict.fallback.failing:
         note = NOTES["unknown"]
     if verdict.state != "wrapper":
-        return note
+        # The entry about what was not checked gives the reason already.
+        return note.partition("; ")[2] if note == NOTES["unknown"] else note
     searches = [it for it in verdict.candidates[0].issue.mitigations if it.searches]
     edits = [
         fixes.edit_text(edit)
@@ -128,7 +131,9 @@ def _note(verdict: Diagnosis) -> str:
     first = ", ".join(f"{key}: {value}" for key, value in verdict.first_failed if value != "<N/A>")
     first_rank = [f"torchrun reports the rank that failed first: {first}"] if first else []
     # Symptoms in the metrics already say where to search.
-    general = [] if verdict.fallback.symptoms else [_TABLE["advice"]["wrapper"]]
+    on_ray = any(b"ray" in log.head + log.tail for log in verdict.logs)
+    advice = (_TABLE["advice"][key] for key in ("wrapper", "ray" if on_ray else "torchrun", "together"))
+    general = [] if verdict.fallback.symptoms else [" ".join(advice)]
     return ". ".join([note, *first_rank, *(edits or general)])
 
 

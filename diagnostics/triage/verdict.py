@@ -124,6 +124,8 @@ def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> D
         state, candidates = "known", [*roots, *broad][:MAX_CANDIDATES]
     elif broad and not _failed_earlier(failures, broad, rest):
         state = HYPOTHESIS
+    elif rest and _follow_the_end(rest, logs, fallback):
+        state = "clean"
     elif rest and not broad and _only_consequences(rest, failures, logs, fallback):
         state, candidates, consequences = "wrapper", rest[:MAX_CANDIDATES], rest[MAX_CANDIDATES:]
     else:
@@ -205,6 +207,16 @@ def _only_consequences(
             return False
     metrics_show_cause = bool(fallback.leads) and fallback.leads[0].issue.code != _NAN
     return not (wrappers[0].issue.code == _NAN and metrics_show_cause)
+
+
+def _follow_the_end(rest: Sequence[Candidate], logs: Iterable[LogFacts], fallback: Fallback) -> bool:
+    """Return whether a process failed only after the line that reports the end of the run, without a traceback."""
+    ended = fallback.ended
+    failed = any(log.failures or log.errors or log.cut_tracebacks for log in logs)
+    if ended is None or failed or fallback.leads or fallback.symptoms or fallback.open_bar:
+        return False
+    hits = [*fallback.failing, *(hit for candidate in rest for hit in candidate.hits)]
+    return all(hit.source == ended.source and hit.line > ended.line for hit in hits)
 
 
 def _unresolved_state(

@@ -40,7 +40,8 @@ def test_log_has_its_verdict(triage_lines, case):
     Of several fixes, the one whose condition the message shows comes first.
     """
     verdict = triage_lines(*case["log"].splitlines())
-    first = next(iter(report(verdict, ["a.log"]).findings), None)
+    result = report(verdict, ["a.log"])
+    first = next(iter(result.findings), None)
     observed = {
         "state": verdict.state,
         "exit": exit_code(verdict),
@@ -50,6 +51,7 @@ def test_log_has_its_verdict(triage_lines, case):
         "leads": [lead.issue.code for lead in verdict.leads],
         "similar": [issue.code for issue in verdict.similar][:1],
         "fix": [offer.mitigation for offer in first.remedy.offers[:1]] if first and first.remedy else [],
+        "note": next(iter(result.notes), ""),
         "text": next(iter(first_lines(first.remedy if first else None)), ""),
         "anchor": [anchor.text for anchor in verdict.anchors][:1],
     }
