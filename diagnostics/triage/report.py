@@ -114,6 +114,8 @@ def _note(verdict: Diagnosis) -> str:
     note = NOTES[verdict.state]
     if verdict.state == "clean" and verdict.consequences:
         return f"{NOTES['ended']} [{verdict.consequences[0].first.location}]"
+    if verdict.state == "hypothesis" and verdict.fallback.symptoms:
+        return f"{note}; for more about the metrics run grpo-doctor audit on this log"
     if verdict.state == "not_judged" and verdict.fallback.symptoms:
         note = "no known failure in these logs; the metrics show a fault, but not its cause"
     elif verdict.state == "not_judged" and verdict.fallback.failing:
@@ -168,7 +170,7 @@ def _symptom_document(symptom: Symptom) -> dict[str, Any]:
         "what": symptom.rule.name,
         "means": symptom.rule.meaning,
         "first": _hit_document(symptom.hits[0]),
-        "count": len(symptom.hits),
+        "count": len({hit.location for hit in symptom.hits}),
         "causes": [{"code": cause.code, "settles": cause.settles} for cause in symptom.rule.causes],
     }
 

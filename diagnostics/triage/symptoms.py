@@ -43,7 +43,7 @@ class SymptomRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         find: Key of `_FINDERS`: the function that finds the rows with the symptom.
         causes: Possible causes, likeliest first.
         at_once: Whether one row is enough.
-        implied_by: The `find` of a symptom that includes this one; empty if there is none.
+        implied_by: The `find` of the symptoms that include this one.
     """
 
     name: str
@@ -51,7 +51,7 @@ class SymptomRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     find: str
     causes: tuple[Cause, ...]
     at_once: bool = False
-    implied_by: str = ""
+    implied_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -176,6 +176,7 @@ _FINDERS: dict[str, Callable[[Sequence[MetricRow]], Matches]] = {
     "not_finite": _non_finite_rows,
     "capped_without_spread": lambda rows: _capped_rows(rows) if _rows_without_spread(rows) else [],
     "capped": _capped_rows,
+    "no_reward": lambda rows: [it for it in _rows_without_spread(rows) if it[0].value("reward") == 0],
     "no_gradient": _rows_without_gradient,
     "no_spread": _rows_without_spread,
     "engine_differs": _rows_that_differ_from_engine,
@@ -199,7 +200,7 @@ def find_symptoms(rows: Sequence[MetricRow], *, pasted: bool = False) -> list[Sy
         matches = _FINDERS[rule.find](rows)
         if len(matches) < (1 if pasted or rule.at_once else _MIN_ROWS):
             continue
-        if not any(symptom.rule.find == rule.implied_by for symptom in symptoms):
+        if not any(symptom.rule.find in rule.implied_by for symptom in symptoms):
             symptoms.append(Symptom(rule, tuple(_hit(row, names) for row, names in matches)))
     return symptoms
 

@@ -130,7 +130,9 @@ def test_metrics_of_several_frameworks_are_parsed():
 
 SYMPTOMS = [
     ("{'grad_norm': 0.1, 'reward_std': nan, 'reward': 0.25}", "CFG110"),
-    ("{'reward': 0.0, 'reward_std': 0.0, 'completions/clipped_ratio': 1.0}", "REW001"),
+    ("{'reward': 0.0, 'reward_std': 0.0, 'completions/clipped_ratio': 1.0}", "CFG127"),
+    ("{'reward': 0.0, 'reward_std': 0.0}", "REW004"),
+    ("{'reward': 3.0, 'reward_std': 0.0, 'frac_reward_zero_std': 1.0}", "REW004"),
     ("{'grad_norm': 0.0, 'reward_std': 0.5}", "CFG117"),
     ("{'sampling/importance_sampling_ratio/mean': 0.02}", "SYN003"),
     ("step:4 - training/rollout_probs_diff_mean:0.2", "SYN003"),
@@ -150,7 +152,7 @@ def test_symptoms_in_metrics_give_hypotheses(triage_lines):
 def test_truncated_completions_are_no_crash(triage_lines):
     """A run that prints metrics did not end with a crash such as TOK013."""
     verdict = triage_lines("{'reward': 0.2, 'reward_std': 0.05, 'completions/clipped_ratio': 1.0}")
-    assert (verdict.state, verdict.leads, len(verdict.fallback.symptoms)) == ("not_judged", (), 1)
+    assert (verdict.state, leads(verdict), len(verdict.fallback.symptoms)) == ("hypothesis", ["CFG127"], 1)
 
 
 def test_ordinary_metrics_are_no_symptom(triage_lines):
