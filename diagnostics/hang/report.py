@@ -60,6 +60,7 @@ def _process_document(state: BlockedState) -> dict[str, Any]:
     detail = f" ({call.detail})" if call.detail and state.kind in ("native", "file", "kernel") else ""
     return {
         **{name: getattr(process, name) for name in _PROCESS_FIELDS},
+        "pid": None if process.numbered else process.pid,
         "stands": state.kind,
         "text": f"{call.wait.text}{detail}",
         "where": frame_text(frame) if frame else "",
@@ -78,7 +79,7 @@ def group_by_place(document: dict[str, Any]) -> list[tuple[str, Members]]:
         if process["role"] != "helper":
             place = f"{process['text']} in {process['where']}" if process["where"] else process["text"]
             groups.setdefault(place, []).append(process)
-    return sorted(groups.items(), key=lambda item: (len(item[1]), item[1][0]["pid"]))
+    return sorted(groups.items(), key=lambda item: (len(item[1]), item[1][0]["pid"] or 0))
 
 
 def group_name(members: Members) -> str:
@@ -91,8 +92,10 @@ def group_name(members: Members) -> str:
         return str(members[0]["label"])
     roles = {member["role"] for member in members}
     if len(roles) == 1 and all(member["rank"] is not None for member in members):
-        names = [f"{member['rank']} (pid {member['pid']})" for member in members]
+        names = [f"{it['rank']} (pid {it['pid']})" if it["pid"] else str(it["rank"]) for it in members]
         word = "ranks" if roles == {"trainer"} else f"{members[0]['role']}s"
+    elif not all(member["pid"] for member in members):
+        return join_some([member["label"] for member in members], _MAX_MEMBERS)
     else:
         names, word = [str(member["pid"]) for member in members], f"{len(members)} processes, pid"
     return f"{word} {join_some(names, _MAX_MEMBERS)}"

@@ -137,7 +137,7 @@ def evidence_of(index: JobIndex, keys: tuple[str, ...], cause: str = "") -> tupl
             name = f" thread {thread.name!r}" if len(state.steps) > 1 else ""
             frames = " ← ".join(frame_text(frame) for frame in thread.frames[:_MAX_NAMES])
             stack = "" if state.kind == "dead" else f": {frames or call.detail or thread.wchan or 'no stack'}"
-            lines.append(f"pid {process.pid}{name} {call.wait.text}{stack}")
+            lines.append(f"{process.pid_text}{name} {call.wait.text}{stack}")
         # Ranks that wait for each other have unread bytes on many connections.
         if cause in _WITH_OPEN_REQUESTS and state.kind not in IN_COLLECTIVE:
             requests = [(i.fd, s.remote, s.received_s) for i, s in index.open_requests(process)[:_MAX_NAMES]]
@@ -216,7 +216,8 @@ def _label(index: JobIndex, key: str, verdict: Verdict) -> str:
 
 def _short_label(state: BlockedState) -> str:
     process = state.process
-    return f"rank {process.rank} (pid {process.pid})" if process.rank is not None else f"pid {process.pid}"
+    has_both = process.rank is not None and not process.numbered
+    return f"rank {process.rank} (pid {process.pid})" if has_both else process.pid_text
 
 
 def _short_labels(index: JobIndex, keys: tuple[str, ...]) -> str:

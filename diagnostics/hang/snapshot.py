@@ -135,6 +135,7 @@ class Process:
         wrote: Whether the process wrote anything while observed.
         io_bytes: Bytes read and written while observed; 0 if unknown.
         unseen: Texts about data that could not be read, with the reason.
+        numbered: Whether a parser made up the pid, because the dump does not have one of its own.
     """
 
     pid: int
@@ -154,6 +155,7 @@ class Process:
     wrote: bool = False
     io_bytes: int = 0
     unseen: tuple[str, ...] = ()
+    numbered: bool = False
 
     @property
     def key(self) -> str:
@@ -165,8 +167,15 @@ class Process:
         """The name of the process in sentences: "rank 2 (trainer, pid 812)"."""
         where = f" on {self.host}" if self.host else ""
         if self.rank is not None:
-            return f"rank {self.rank} ({self.role}, pid {self.pid}{where})"
-        return f"{self.role} (pid {self.pid}{where})"
+            return f"rank {self.rank} ({self.role}{'' if self.numbered else f', pid {self.pid}'}{where})"
+        return self.pid_text if self.numbered else f"{self.role} (pid {self.pid}{where})"
+
+    @property
+    def pid_text(self) -> str:
+        """The pid as text, "pid 812"; without one the rank, or the number of the process in the dump."""
+        if not self.numbered:
+            return f"pid {self.pid}"
+        return f"rank {self.rank}" if self.rank is not None else f"{self.role} {self.pid} of the dump"
 
     @property
     def ray_method(self) -> str:

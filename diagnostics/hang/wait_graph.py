@@ -51,7 +51,8 @@ class _Waiter:
         self.process, self.thread, self.kind = state.process, state.thread, state.kind
         self.children = index.children(self.process)
         frame = state.call.frame or state.call.caller
-        self.frame = f"pid {self.process.pid}: {frame_text(frame)}" if frame else f"pid {self.process.pid}"
+        text = self.process.pid_text
+        self.frame = f"{text}: {frame_text(frame)}" if frame else text
         self.syscall_file = f"/proc/{self.process.pid}/task/{self.thread.tid}/syscall"
 
     def edges(self) -> list[Edge]:

@@ -176,8 +176,9 @@ def _distinct_pids(processes: Sequence[Process]) -> list[Process]:
     unused = itertools.count(max((process.pid for process in processes), default=0) + 1)
     distinct: dict[int, Process] = {}
     for process in processes:
-        pid = next(unused) if process.pid in distinct else process.pid
-        distinct[pid] = replace(process, pid=pid)
+        if process.pid in distinct:
+            process = replace(process, pid=next(unused), numbered=True)  # noqa: PLW2901
+        distinct[process.pid] = process
     return list(distinct.values())
 
 

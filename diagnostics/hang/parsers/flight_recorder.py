@@ -137,7 +137,7 @@ def rank_process(
     """Return a rank as a process in a collective operation or, if that is empty, between two collectives."""
     frame = StackFrame(C10D, operation) if operation else BETWEEN_COLLECTIVES
     thread = Thread(rank + 1, "MainThread", (frame, *callers))
-    return Process(rank + 1, rank=rank, role="trainer", job=job, threads=(thread,))
+    return Process(rank + 1, rank=rank, role="trainer", job=job, threads=(thread,), numbered=True)
 
 
 def to_snapshot(document: dict[str, Any], name: str) -> Snapshot:

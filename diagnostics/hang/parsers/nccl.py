@@ -146,7 +146,8 @@ def _communicator_snapshot(communicator: dict[str, Any]) -> Snapshot:
     processes, collectives = [], []
     for item in ranks:
         process = rank_process(item["rank"], "wait", job="localhost:ras")
-        processes.append(replace(process, pid=int(item.get("pid", 0)) or process.pid, world=world))
+        pid = int(item.get("pid", 0))
+        processes.append(replace(process, pid=pid or process.pid, world=world, numbered=not pid))
         counts = item.get("collective_counts") or item.get("coll_op_counts") or {}
         collectives.append(Collective(item["rank"], "", sum(map(int, counts.values())), -1))
     return Snapshot(tuple(processes), collectives=tuple(collectives), source="NCCL RAS")

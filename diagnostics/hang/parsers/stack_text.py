@@ -203,12 +203,13 @@ class StackReader:
         processes = []
         drafts = [draft for draft in self._drafts if draft.threads]
         for number, draft in enumerate(drafts, start=1):
-            pid = draft.pid or (self._pid if self._pid and len(drafts) == 1 else number)
+            pid = draft.pid or (self._pid if len(drafts) == 1 else 0)
             threads = [thread.thread() for thread in draft.threads if thread.is_usable()]
             if threads:
                 role = "process" if draft.rank is None else "trainer"
                 marked = tuple(_with_main(threads))
-                processes.append(Process(pid, title=draft.title, role=role, rank=draft.rank, threads=marked))
+                process = Process(pid or number, title=draft.title, role=role, rank=draft.rank, threads=marked)
+                processes.append(replace(process, numbered=not pid))
         return processes
 
 
