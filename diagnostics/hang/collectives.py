@@ -19,7 +19,7 @@ from diagnostics.hang.blocking_calls import BlockedState, frame_text
 from diagnostics.hang.job_index import JobIndex, merge_overlapping
 from diagnostics.hang.snapshot import LONG_SLEEP_S, Collective, Process, is_local
 from diagnostics.hang.verdict import Edge
-from diagnostics.hang.wait_kinds import IDLE
+from diagnostics.hang.wait_kinds import IDLE, PATTERNS
 
 Records = dict[int | None, Collective]
 """The recorded state of each rank."""
@@ -45,13 +45,23 @@ def collective_edges(index: JobIndex) -> Iterator[Edge]:
     If a group has none of them: to ranks in another collective or to other receivers, else to connected engines.
     """
     for name, group in rank_groups(index).items():
-        inside = [p for p in group if index.states[p.key].kind in IN_COLLECTIVE]
+        sending = [p for p in group if _sends_weights(index.states[p.key])]
+        waiting = [p for p in group if index.states[p.key].kind in IN_COLLECTIVE]
+        inside = [p for p in waiting if not _sends_weights(index.states[p.key])]
+        if not inside:
+            inside, sending = waiting, []
         outside = [p for p in group if index.states[p.key].kind not in IN_COLLECTIVE]
         outside = _awaited_ranks(index, inside, outside)
         names = _collective_names(index, inside)
         if not index.snapshot.live and group[0].rank is None and len(set(names.values())) > 1:
             outside = []  # a dump does not list the group's members, only that these ranks differ
         missing = missing_ranks(name, group)
+        for process in sending:
+            yield from _edges_to_receivers(index, process, group)
+        if sending and not outside:
+            # The others wait for it, and it is in another group with the engine.
+            yield from (replace(_edge(index, p, sending[0], "is not in it"), kind="receive") for p in inside)
+            continue
         for process in inside:
             absentees = outside[: max(1, MAX_EDGES // len(inside))]
             yield from (_edge(index, process, absentee, "is not in it") for absentee in absentees)
@@ -201,6 +211,26 @@ def _edges_to_engines(index: JobIndex, source: Process, group: list[Process]) ->
             yield replace(edge, evidence=(*edge.evidence, wire), needs="any", certain=False)
 
 
+def _sends_weights(state: BlockedState) -> bool:
+    """Return whether a rank is in a collective with the engine, which gets its weights."""
+    return state.kind == "collective" and any(
+        PATTERNS["weight_senders"].match(f.location) for f in state.frames
+    )
+
+
+def _edges_to_receivers(index: JobIndex, source: Process, group: list[Process]) -> Iterator[Edge]:
+    """Yield edges from a rank that sends weights to connected engines, in a dump to servers, else to an unknown one."""
+    servers = [p for p in index.snapshot.processes if p.role == "server" and not index.snapshot.live]
+    edges = [_edge(index, source, server, "is not in it") for server in servers[:_MAX_RECEIVERS]]
+    edges = edges or list(_edges_to_engines(index, source, group))
+    state = index.states[source.key]
+    unknown = Edge(
+        source.key, "engine", "collective", "the vLLM server", _wait_text(state), (_location(state),), "all"
+    )
+    observed = any(process.role in (*_ENGINES, "server") for process in index.snapshot.processes)
+    yield from edges or ([] if observed else [unknown])
+
+
 def _collective_names(index: JobIndex, inside: list[Process]) -> dict[str, str]:
     """Return an identifier of each rank's current collective, by the key of its process.
 
@@ -281,7 +311,7 @@ def _location(state: BlockedState) -> str:
     call = state.call
     frame = call.frame or call.caller
     called = f", called by {frame_text(call.caller)}" if call.caller and call.caller != frame else ""
-    return f"pid {state.process.pid}: {frame_text(frame) if frame else state.kind}{called}"
+    return f"{state.process.pid_text}: {frame_text(frame) if frame else state.kind}{called}"
 
 
 def _edge(index: JobIndex, source: Process, target: Process, why: str) -> Edge:
@@ -289,5 +319,5 @@ def _edge(index: JobIndex, source: Process, target: Process, why: str) -> Edge:
     state, partner = index.states[source.key], index.states[target.key]
     frame = partner.call.frame or partner.call.caller
     visible_frame = frame_text(frame) if frame else partner.call.detail or partner.kind
-    evidence = (_location(state), f"pid {target.pid} {why}: {visible_frame}")
+    evidence = (_location(state), f"{target.pid_text} {why}: {visible_frame}")
     return Edge(source.key, target.key, "collective", target.label, _wait_text(state), evidence, "all")

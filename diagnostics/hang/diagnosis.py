@@ -386,6 +386,9 @@ def _excluded_causes(index: JobIndex, verdict: Verdict) -> tuple[str, ...]:
     return (f"stopped, dead or in the kernel: none of {count_of(len(kinds), 'process')} (/proc/PID/stat)",)
 
 
+_NEXT_WITHOUT_WAITS = (
+    "dump the other processes, too (py-spy dump, ray stack): hang --from FILE...; or run hang where they run"
+)
 _NEXT_IN_COLLECTIVES = (
     "ncclRAS, NCCL 2.24 or newer: ncclras -v (which rank lags in which communicator)",
     "with TORCH_FR_BUFFER_SIZE=2000 in the job: its flight recorder, then hang --from FILE...",
@@ -404,6 +407,8 @@ def _next_commands(index: JobIndex, verdict: Verdict, selection: tuple[str, ...]
         if any(state.kind in IN_COLLECTIVE for state in index.states.values()):
             commands += _NEXT_IN_COLLECTIVES
         blocking = next((p for key in verdict.culprits if (p := index.process(key))), None)
-        if blocking is not None and blocking.python:
+        if blocking is not None and blocking.python and not blocking.numbered:
             commands.append(f"py-spy dump --native --pid {blocking.pid}")
+        if not verdict.culprits and not commands and not index.snapshot.live:
+            commands.append(_NEXT_WITHOUT_WAITS)
     return tuple(commands)

@@ -15,7 +15,7 @@ from diagnostics.hang.collectives import IN_COLLECTIVE
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.snapshot import LONG_SLEEP_S
 from diagnostics.hang.verdict import Edge
-from diagnostics.hang.wait_kinds import COMPUTING, IDLE, WITHIN_PROCESS
+from diagnostics.hang.wait_kinds import COMPUTING, IDLE, PATTERNS, WITHIN_PROCESS
 
 # For these kinds of the last edge, the edge decides the cause, not the blocking call of the process at its end.
 CAUSE_BY_EDGE = dict.fromkeys(("pipe_full", "socket_full", "ring_write"), "full_pipe")
@@ -205,7 +205,10 @@ class RootSearch:
         threaded = [target for target in targets if len(self._index.states[target].in_collective) > 1]
         if threaded:
             return RootBlocker("stuck", "two_threads", tuple(threaded), chain, patient=False)
-        return RootBlocker("stuck", "mismatch", targets, chain, patient=False, certainty="established")
+        # Without the reports of all ranks, others may differ, too.
+        ranks = {state.process.rank for state in self._index.states.values()} - {None}
+        certainty = "established" if ranks <= set(range(len(ranks))) else "supported"
+        return RootBlocker("stuck", "mismatch", targets, chain, patient=False, certainty=certainty)
 
 
 def _may_act(state: BlockedState) -> bool:
@@ -245,6 +248,8 @@ def _cause(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> str:
     last = path[-1].kind if path else ""
     functions = {frame.function for frame in state.frames}
     requested = last in _REQUESTS or (kind == "loop" and bool(index.open_requests(state.process)))
+    engine = any(process.role == "engine core" for process in index.snapshot.processes)
+    asks_engine = any(map(PATTERNS["engine_clients"].match, (frame.location for frame in state.frames)))
     rules = (
         ("two_threads", len(state.in_collective) > 1),
         ("input", kind == "input"),
@@ -256,6 +261,8 @@ def _cause(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> str:
         ("absent", last == "collective" and _is_outside_collectives(state, live=live)),
         ("lost_message", kind == "socket" and index.waits_for_itself(state)),
         ("mismatch", kind == "collective" and last == "collective"),
+        # A client of vLLM's engine core waits there during each generation, too.
+        ("elsewhere", asks_engine and not engine and not path and not live),
         # In a dump no more is known; its user had waited for the response.
         ("lost_message", kind in ("http", "socket", "rpc") and not path and not live),
         # A socket that is not connected, such as one for UDP.

@@ -128,6 +128,32 @@ def test_nccl_watchdog_lines_show_the_absent_or_mismatched_rank(tmp_path, text, 
     """If the lines do not show which rank is absent, no rank is blamed."""
     verdict = diagnose(parse_text(tmp_path, text)).verdict
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", cause, culprits)
+    assert "pid" not in verdict.sentence
+
+
+def test_other_collective_among_some_ranks_is_not_established(tmp_path):
+    text = TIMEOUT.format(0, "ALLREDUCE") + TIMEOUT.format(3, "BROADCAST") + TIMEOUT.format(5, "BROADCAST")
+    assert diagnose(parse_text(tmp_path, text)).verdict.certainty == "supported"
+
+
+@pytest.mark.parametrize(
+    ("names", "expected", "next_words"),
+    [
+        (
+            "weight_sender weight_waiter",
+            ("hang", "elsewhere", ("engine",)),
+            "add a dump of the process there",
+        ),
+        ("weight_sender weight_waiter weight_server", ("hang", "absent", ("/13",)), ""),
+        ("engine_client", ("unknown", "elsewhere", ("/1",)), "add a dump of the process there"),
+        ("idle_actor", ("unknown", "", ()), "dump the other processes, too"),
+    ],
+)
+def test_dump_without_the_other_end_names_it_or_what_to_dump(tmp_path, names, expected, next_words):
+    """A rank that sends weights waits for the engine, and the other ranks wait for it; no client blames itself."""
+    verdict = diagnose(parse_text(tmp_path, "\n".join(map(DUMPS.get, names.split())))).verdict
+    assert (verdict.outcome, verdict.cause, verdict.culprits) == expected
+    assert next_words in "".join(verdict.next)
 
 
 def recorder(started, operation, frames=()):
