@@ -82,9 +82,12 @@ def print_matches(console: Console, text: str, found_by: str, explained: Sequenc
     for document, fix in explained:
         code = document["code"]
         print_text(console, f"\n{code}  {document['title']}  ({document['kind']})", "bold", whole=True)
-        # `explain CODE` lists all cases, and the edit for each framework.
-        for line in [line for line in first_lines(fix) if line != SEVERAL_CASES][:1]:
-            print_text(console, f"Fix: {line.removeprefix('- ').removesuffix(':')}", indent=8, whole=True)
+        # `explain CODE` lists the edit for each framework and, if only words are similar, the other cases.
+        lines = first_lines(fix)
+        if SEVERAL_CASES not in lines or found_by != "printed":
+            lines = [line.removeprefix("- ").removesuffix(":") for line in lines if line != SEVERAL_CASES][:1]
+        for number, line in enumerate(lines):
+            print_text(console, line if number else f"Fix: {line}", indent=8, whole=True)
         for item in document.get("causes", ())[:1]:
             print_text(console, f"First likely cause: {_cause_text(item)}", indent=8, whole=True)
         print_text(console, f"More: python -m diagnostics explain {code}", "dim", indent=8, whole=True)

@@ -208,7 +208,9 @@ class StackReader:
             if threads:
                 role = "process" if draft.rank is None else "trainer"
                 marked = tuple(_with_main(threads))
-                process = Process(pid or number, title=draft.title, role=role, rank=draft.rank, threads=marked)
+                process = Process(
+                    pid or number, title=draft.title, role=role, rank=draft.rank, threads=marked
+                )
                 processes.append(replace(process, numbered=not pid))
         return processes
 
