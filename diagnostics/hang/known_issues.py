@@ -148,7 +148,9 @@ def finding_of(diagnosis: Diagnosis) -> Finding | None:
         return None
     issue = catalog.load()[verdict.code]
     labels = {key: state.process.label for key, state in diagnosis.index.states.items()}
-    place = next((labels[key] for key in verdict.culprits if key in labels), diagnosis.index.snapshot.source)
+    blocking = [labels[key] for key in verdict.culprits if key in labels]
+    # Of several processes, each observation names its own.
+    place = blocking[0] if len(blocking) == 1 else diagnosis.index.snapshot.source
     # The last observation of the blocking process is the best evidence: its stack, or an unanswered request.
     evidence = [(line, place) for line in reversed(verdict.evidence)]
     evidence += [(line, labels.get(edge.source, "")) for edge in verdict.chain for line in edge.evidence]

@@ -19,6 +19,7 @@ from diagnostics.__main__ import main
 from diagnostics.cpu_limit import CpuLimitError
 from diagnostics.hang import collectives
 from diagnostics.hang.diagnosis import diagnose
+from diagnostics.hang.known_issues import finding_of, with_issue
 from diagnostics.hang.parsers import ParseError, bundle, dump_files, flight_recorder
 from diagnostics.hang.parsers.dump_files import parse_dump, read_files
 from diagnostics.hang.snapshot import SCHEMA, Process, Snapshot, Socket, StackFrame, Thread
@@ -48,6 +49,14 @@ def parse_text(tmp_path, text, name="dump.txt"):
 def test_py_spy_text_is_parsed_among_other_text(tmp_path):
     verdict = diagnose(parse_text(tmp_path, PYSPY)).verdict
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "mismatch", ("/102",))
+
+
+def test_evidence_of_several_blocking_processes_has_the_place_of_none(tmp_path):
+    text = RANK.format(pid=101, **IN_GATHER) + RANK.format(
+        pid=102, operation="broadcast", caller="log_samples"
+    )
+    evidence = finding_of(with_issue(diagnose(parse_text(tmp_path, text)))).evidence
+    assert evidence[0].place == "py-spy text"
 
 
 def test_ray_stack_text_is_parsed(tmp_path):
