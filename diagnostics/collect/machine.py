@@ -21,6 +21,7 @@ from diagnostics.collect.blocking_reads import call_in_child
 from diagnostics.collect.gpus import Gpus
 from diagnostics.collect.processors_and_memory import Memory, Processors, collect_memory, collect_processors
 from diagnostics.collect.ray_traces import RayTraces
+from diagnostics.collect.search_path import working_folder
 from diagnostics.output.redact import mask
 
 _LIMITS = ("nofile", "nproc", "memlock", "core", "stack", "as")
@@ -158,7 +159,8 @@ def _finite(number: int) -> int | None:
 
 def _disks(prefix: str, environ: Mapping[str, str]) -> tuple[Disk, ...]:
     """Examine the folders of a run; from the first that does not answer on, values are unknown."""
-    results = {name: Disk(name, str(path)) for name, path in run_folders(prefix, environ).items()}
+    folders = run_folders(prefix, environ).items()
+    results = {name: Disk(name, str(Path(working_folder(), path))) for name, path in folders}
     unknown: list[tuple[Any, ...]] = []
     if together := call_in_child(lambda: [astuple(_disk(disk)) for disk in results.values()], unknown):
         return tuple(Disk(*values) for values in together)
@@ -234,7 +236,8 @@ def _libraries() -> Libraries:
 
 def collect_configs(environ: Mapping[str, str]) -> tuple[ConfigFile, ...]:
     """Read accelerate's default config files (its commands/config/config_args.py); none if the disk does not answer."""
-    paths = [_hub_home(environ) / f"accelerate/default_config.{end}" for end in ("yaml", "yml", "json")]
+    folder = Path(working_folder(), _hub_home(environ), "accelerate")
+    paths = [folder / f"default_config.{end}" for end in ("yaml", "yml", "json")]
     none: list[str] = []
     names = call_in_child(lambda: [str(path) for path in paths if path.is_file()], none)
     return tuple(_accelerate_config(Path(name)) for name in names)

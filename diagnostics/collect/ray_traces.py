@@ -13,6 +13,8 @@ from pathlib import Path
 
 from diagnostics import safe_io
 from diagnostics.collect.blocking_reads import UNANSWERED, list_pids, read_process_file
+from diagnostics.collect.metadata_validation import is_package_version
+from diagnostics.collect.search_path import working_folder
 
 _PORT = re.compile(r"--gcs_server_port=(\d+)")
 _ADDRESS = re.compile(r"--gcs-address=(\S+)")
@@ -40,7 +42,7 @@ class RayTraces:
 
 def collect(environ: Mapping[str, str]) -> tuple[RayTraces, ...]:
     """Return one RayTraces; empty if there is no temporary folder of Ray, even if clusters run."""
-    folder = ray_folder(environ)
+    folder = Path(working_folder(), ray_folder(environ))
     if not folder.is_dir():
         return ()
     current, running = _read_file(folder, "ray_current_cluster").strip(), _running_clusters()
@@ -53,13 +55,13 @@ def ray_folder(environ: Mapping[str, str]) -> Path:
 
 
 def _release(folder: Path) -> str:
-    """Return the Ray release in the latest session's usage_stats.json; empty if unknown."""
+    """Return the Ray release in the latest session's usage_stats.json; empty if unknown or no release."""
     try:
         document = safe_io.parse_json(_read_file(folder, "session_latest/usage_stats.json"))
     except ValueError:
         return ""
     release = document.get("ray_version") if isinstance(document, dict) else None
-    return release if isinstance(release, str) else ""
+    return release if isinstance(release, str) and is_package_version("ray", release) else ""
 
 
 def _running_clusters() -> tuple[str, ...] | None:

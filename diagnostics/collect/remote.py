@@ -174,6 +174,7 @@ class Member:
         answer: The host's answer.
         dead: Whether Ray reports the node as dead.
         slots: Number of processes that a launcher starts on the host; 0 if unknown.
+        prefix: The environment that the list of hosts names for it.
         secrets: Names and addresses that must not appear in a shared report.
     """
 
@@ -181,6 +182,7 @@ class Member:
     answer: Answer
     dead: bool = False
     slots: int = 0
+    prefix: str = ""
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
 
@@ -331,7 +333,7 @@ def query_hosts(
     shared = Counter(host.name for host in hosts)
     names = [f"{host.name}:{host.port}" if shared[host.name] > 1 else host.name for host in hosts]
     return [
-        Member(name, answer, slots=host.slots, secrets=(host.target, host.name))
+        Member(name, answer, slots=host.slots, prefix=host.prefix, secrets=(host.target, host.name))
         for name, host, answer in zip(names, hosts, answers, strict=True)
     ]
 

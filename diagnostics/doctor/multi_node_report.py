@@ -18,7 +18,7 @@ from diagnostics.doctor.checks.registry import finding
 from diagnostics.doctor.node_differences import differences
 from diagnostics.doctor.node_query import Node, node_names
 from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
-from diagnostics.fixes import Fix
+from diagnostics.fixes import Fix, commands_of
 from diagnostics.frameworks import PACKAGES
 from diagnostics.multi_node_options import host_hider
 from diagnostics.output import text_filters
@@ -76,7 +76,8 @@ def _reach_result(node: Node) -> CheckResult:
 def _findings_by_node(nodes: list[Node], issues: dict[str, Issue], compat: Compat) -> CheckResult:
     """Return doctor's findings and unchecked items on the nodes; one that several nodes share is reported once.
 
-    The outcome is `crashed` if a check crashed on a node.
+    Nodes share a finding only if its commands are the same: a node must not write the command for another one. The
+    outcome is `crashed` if a check crashed on a node.
     """
     name = "each node by itself"
     if not nodes:
@@ -88,7 +89,7 @@ def _findings_by_node(nodes: list[Node], issues: dict[str, Issue], compat: Compa
         prefix = node.facts.environment.prefix
         report = run_checks.examine(node.facts.environment, issues, compat, node.facts.machine)
         for item in report.findings:
-            key = item.code, item.title, item.detail.replace(prefix, "")
+            key = item.code, item.title, item.detail.replace(prefix, ""), *commands_of(item.actions)
             shared.setdefault(key, (item, []))[1].append(node)
         for check in report.checks:
             if check.outcome == "crashed":

@@ -3,14 +3,17 @@
 `collect_nodes` returns the nodes. Hosts are numbered by rank, in the order of their list; Ray's nodes are numbered in
 the order of their addresses.
 
-Answers are untrusted (`read_answer`, `decode_facts`): an answer that cannot be decoded becomes the node's `problem`,
-and packages with an invalid name, version or requirement are dropped.
+Answers are untrusted (`read_answer`, `decode_facts`): an answer that cannot be decoded, or has a path or name that must
+not be a word of a command, becomes the node's `problem`. Packages with an invalid name, version or requirement are
+dropped.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,6 +29,7 @@ from diagnostics.multi_node_options import NodeOptions, query_nodes
 from diagnostics.output import progress
 
 MAX_NAMES = 8
+_CONFIG_FILE = re.compile(r"/.*/accelerate/default_config\.(?:ya?ml|json)", re.DOTALL)
 _METADATA_FOLDER = re.compile(r"/(?!.*/\.\.?/)\S.*[.-]info", re.IGNORECASE | re.DOTALL)
 
 
@@ -101,7 +105,7 @@ def collect_nodes(options: NodeOptions, prefix: str) -> tuple[list[Node], str]:
         noun = "node" if options.ray else "ranks" if count > 1 else "rank"
         rank += count
         secrets = tuple(filter(None, member.secrets))
-        answer = read_answer(member.answer)
+        answer = read_answer(member.answer, member.prefix or common)
         nodes.append(Node(position, noun, number, member.name, dead=member.dead, secrets=secrets, **answer))
     if options.ray:
         return nodes, "environment variables and limits are those of Ray's workers on each node"
@@ -109,13 +113,18 @@ def collect_nodes(options: NodeOptions, prefix: str) -> tuple[list[Node], str]:
     return nodes, f"{order}; variables and limits are those of this connection, which a launcher may change"
 
 
-def read_answer(answer: Answer) -> dict[str, Any]:
-    """Return the fields of Node that an answer fills: `facts`, `nccl`, `models`, or else `problem` and `reached`."""
+def read_answer(answer: Answer, prefix: str = "") -> dict[str, Any]:
+    """Return the fields of Node that an answer fills: `facts`, `nccl`, `models`, or else `problem` and `reached`.
+
+    Args:
+        answer: The answer.
+        prefix: The environment that was asked for; empty for that of the node's Python.
+    """
     try:
         with cpu_limit("reading the answer", 2.0):
             document = answer.document()
             lists = {name: tuple(map(printable_line, document[name])) for name in ("nccl", "models")}
-            return {"facts": decode_facts(document["facts"]), **lists}
+            return {"facts": decode_facts(document["facts"], prefix), **lists}
     except NodeError as error:
         return {"problem": str(error), "reached": not answer.problem}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, CpuLimitError) as error:
@@ -123,17 +132,38 @@ def read_answer(answer: Answer) -> dict[str, Any]:
         return {"problem": problem, "reached": True}
 
 
-def decode_facts(document: Any) -> Facts:
+def decode_facts(document: Any, prefix: str = "") -> Facts:
     """Decode untrusted facts from another machine; packages with an invalid name, version or requirement are dropped.
 
     Raises:
-        ValueError: The document does not have the schema of facts.
+        ValueError: The document does not have the schema of facts, is not of the environment `prefix`, or has an
+            unexpected path or name that would become a word of a command.
     """
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         raise ValueError(f"facts: expected the schema {SCHEMA!r}, found {schema!r}")
     facts = msgspec.convert(document, Facts)
+    for text in _unexpected_words(facts, str(Path(prefix)) if prefix else ""):
+        raise ValueError(f"facts: unexpected path, name or version {text!r}")
     return replace(facts, environment=_valid_packages(facts.environment))
+
+
+def _unexpected_words(facts: Facts, prefix: str) -> Iterator[str]:
+    """Yield the paths, names and versions in facts that commands would repeat, and that are not what they claim.
+
+    Our collector makes all paths absolute, except that of an environment that was asked for.
+    """
+    environment, machine = facts.environment, facts.machine
+    link = re.compile(rf"{re.escape(environment.prefix)}/bin/python[\w.-]*")
+    paths = [*(disk.path for disk in machine.disks), *(traces.folder for traces in machine.ray)]
+    releases = filter(None, (traces.release for traces in machine.ray))
+    yield from (path for path in paths if not path.startswith("/"))
+    yield from (file.path for file in machine.configs if not _CONFIG_FILE.fullmatch(file.path))
+    yield from (path for path, _ in environment.dangling if not link.fullmatch(path))
+    yield from (name for name, _ in environment.duplicates if not is_package_version(name, "0"))
+    yield from (release for release in releases if not is_package_version("ray", release))
+    if environment.prefix != prefix if prefix else not environment.prefix.startswith("/"):
+        yield environment.prefix
 
 
 def _valid_packages(environment: Environment) -> Environment:

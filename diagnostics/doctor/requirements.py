@@ -15,7 +15,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from diagnostics import frameworks
-from diagnostics.collect.metadata_validation import is_safe_to_parse
+from diagnostics.collect.metadata_validation import is_install_word, is_safe_to_parse
 from diagnostics.collect.python_environment import Environment, Package
 from diagnostics.findings import Finding
 from diagnostics.fixes import Advice, Explain, Install
@@ -83,11 +83,12 @@ def distribution_of(module: str) -> str:
 
 
 def parse_requirement(text: str) -> Requirement | None:
-    """Parse a requirement; None if it is invalid or not safe to parse."""
+    """Parse a requirement; None if it is invalid, not safe to parse, or has a version that PEP 440 does not allow."""
     try:
-        return Requirement(text) if is_safe_to_parse(text) else None
+        parsed = Requirement(text) if is_safe_to_parse(text) else None
     except InvalidRequirement:
         return None
+    return parsed if parsed and is_install_word(f"{parsed.name}{parsed.specifier}") else None
 
 
 def requirement_of(environment: Environment, name: str) -> str:

@@ -17,6 +17,7 @@ from diagnostics.doctor.node_query import decode_facts
 from tests.case_files import each_case, read_cases
 
 CASES = read_cases(__file__, "collected_facts.yaml")
+RAY = {"folder": "/tmp/ray", "current": "", "release": "", "running": None}
 
 
 def test_facts_round_trip_through_json(environment):
@@ -42,6 +43,30 @@ def test_invalid_facts_document_is_refused(environment, change, message):
     document = collection.collect(environment.prefix, {}).to_json()
     with pytest.raises(ValueError, match=message):
         decode_facts(document | change)
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("environment", {"dangling": [["-rf", "x"]]}), ("environment", {"dangling": [["~/", "x"]]}),
+        ("environment", {"dangling": [["/etc/passwd", "x"]]}), ("environment", {"prefix": "/tmp/x"}),
+        ("environment", {"duplicates": [["git+file:///x#", ["/a", "/b"]]]}),
+        ("environment", {"duplicates": [["--index-url=http://x/", ["/a"]]]}),
+        ("machine", {"ray": [RAY | {"folder": "-r"}]}), ("machine", {"ray": [RAY | {"release": "1/../x"}]}),
+        ("machine", {"disks": [{"purpose": "ray", "path": "-x"}]}),
+        ("machine", {"configs": [{"kind": "accelerate", "path": "~/.ssh"}]}),
+        ("machine", {"configs": [{"kind": "accelerate", "path": "/root/.ssh"}]}),
+    ],
+)  # fmt: skip
+def test_facts_with_words_that_a_command_must_not_have_are_refused(environment, part, change):
+    """Paths, names and versions of another machine become words of commands: each must be what it claims to be."""
+    prefix = str(environment.prefix)
+    collected = collection.collect(environment.prefix, {"HF_HOME": "relative"})
+    document = json.loads(json.dumps(collected.to_json()))
+    assert decode_facts(document, prefix).environment.prefix == prefix
+    document[part] |= change
+    with pytest.raises(ValueError, match="unexpected path, name or version"):
+        decode_facts(document, prefix)
 
 
 def test_values_of_secret_variables_are_not_collected():
@@ -113,6 +138,9 @@ def test_ray_session_address_and_release_are_read(tmp_path):
     (tmp_path / "ray" / "ray_current_cluster").write_text("10.0.0.1:6379\n")
     (known,) = ray_traces.collect({"TMPDIR": str(tmp_path)})
     assert (known.current, known.release) == ("10.0.0.1:6379", "2.44.1")
+    # Who came first may write there: pip would take this release as the folder /tmp/x.
+    (session / "usage_stats.json").write_text('{"ray_version": "2.44.1/../../tmp/x"}')
+    assert ray_traces.collect({"TMPDIR": str(tmp_path)})[0].release == ""
     assert ray_traces.collect({"RAY_TMPDIR": str(tmp_path / "none")}) == ()
 
 

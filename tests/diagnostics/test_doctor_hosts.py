@@ -161,6 +161,17 @@ def test_findings_of_single_nodes_name_the_nodes(facts):
     assert item.detail.startswith("rank 1 (gpu-b), rank 2 (gpu-c): ")
 
 
+def test_a_node_writes_no_command_for_others(facts):
+    """A finding that nodes share is reported once for each command that would fix it."""
+    folders = ("/opt/a", "/opt/a", "/opt/b")
+    broken = [replace(facts.environment, prefix=folder, misfits=(("x", "missing"),)) for folder in folders]
+    report = report_of([node(replace(facts, environment=item), i) for i, item in enumerate(broken)])
+    found = [
+        (item.detail[:26], item.actions[-1].words[-1]) for item in report.findings if item.code == "ENV924"
+    ]
+    assert found == [("rank 0 (gpu-a), rank 1 (gp", "/opt/a"), ("rank 2 (gpu-c): The interp", "/opt/b")]
+
+
 @pytest.mark.parametrize("unread_nodes", [(0,), (0, 1, 2)])
 def test_unchecked_input_of_a_node_makes_the_report_incomplete(facts, unread_nodes):
     """An unreadable folder on some nodes is one entry, which hides host names in a shared report."""
