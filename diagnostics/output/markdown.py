@@ -72,7 +72,7 @@ def _finalize(value: Any) -> Any:
 def escape(text: str) -> str:
     """Redact a text and escape it, so that nothing in it becomes markup, a mention or a link, on one line."""
     # `&` is escaped because an entity could become an @. The first character of a line could start a heading or a list.
-    escaped = re.sub(r"([\\`*_{}\[\]<>|~&]|^\s*[#+=-])", r"\\\1", redact(text).replace("\n", " "))
+    escaped = re.sub(r"([\\`*_{}\[\]<>|~&$]|^\s*[#+=-])", r"\\\1", redact(text).replace("\n", " "))
     # GitHub turns a bare URL into a link, and a link to an issue notifies everybody who follows that issue.
     return re.sub(r"([@#]|\bGH-)(?=\w)|(:)(?=//)|((?<![A-Za-z0-9])www)(?=\.)", "\\1\\2\\3\u200b", escaped)
 

@@ -13,11 +13,13 @@ import threading
 from typing import TYPE_CHECKING, ClassVar, TextIO
 
 from diagnostics.output import sanitize
+from diagnostics.output.redact import mask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.status import Status
+    from rich.text import Text
 
 DELAY_S = 2.0
 """Seconds before the spinner is drawn, so that short commands draw none."""
@@ -63,8 +65,11 @@ class Spinner:
             if status is not None:
                 status.stop()
 
-    def _description(self) -> str:
-        return sanitize.escape_line(f"{self._name}: {self._step}")
+    def _description(self) -> Text:
+        """Return the line: masked, escaped, and not read as Rich's markup."""
+        from rich.text import Text
+
+        return Text(sanitize.escape_line(mask(f"{self._name}: {self._step}")))
 
 
 def update(step: str) -> None:

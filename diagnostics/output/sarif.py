@@ -6,6 +6,7 @@ invocation. Texts and locations are redacted.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -38,8 +39,8 @@ def render(report: Report) -> str:
 
 
 def _rule(finding: Finding) -> dict[str, Any]:
-    texts = {"shortDescription": redact(finding.title), "help": command_of(Explain(finding.code))}
-    return {"id": finding.code} | {name: {"text": text} for name, text in texts.items()}
+    texts = {"shortDescription": finding.title, "help": command_of(Explain(finding.code))}
+    return {"id": finding.code} | {name: _message(text) for name, text in texts.items()}
 
 
 def _result(finding: Finding, index: int, tool: str) -> dict[str, Any]:
@@ -88,5 +89,8 @@ def _notification(level: str, text: str) -> dict[str, Any]:
 
 
 def _message(text: str) -> dict[str, str]:
-    """Return a redacted message; viewers show `[text](address)` as a link, so its closing bracket is escaped."""
-    return {"text": redact(text).replace("](", r"\](")}
+    """Return a redacted message; viewers show `[text](address)` as a link, so its closing bracket is escaped.
+
+    Backslashes before the bracket are escaped, too: they would escape the escape.
+    """
+    return {"text": re.sub(r"(\\*)\](?=\()", r"\1\1\\]", redact(text))}

@@ -6,6 +6,7 @@ What was not checked is shown, too; JUnit and GitHub leave out some values that 
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -74,6 +75,14 @@ def test_sarif_has_level_rule_location_and_failed_invocation():
     assert first["locations"][0]["physicalLocation"] == location
     assert "locations" not in second
     assert run["invocations"][0]["executionSuccessful"] is False
+
+
+def test_sarif_and_markdown_have_no_live_link_or_formula():
+    r"""A backslash before an escaped bracket is escaped, too; GitHub reads `$a$` as a formula."""
+    full = report(replace(finding(), title=r"[a](https://x.org) [b\](https://x.org) $a$"))
+    rule = json.loads(sarif.render(full))["runs"][0]["tool"]["driver"]["rules"][0]
+    assert r"[a\](https://x.org) [b\\\](https://x.org)" in rule["shortDescription"]["text"]
+    assert r"\$a\$" in markdown.render(full)
 
 
 SARIF, JUNIT = (os.environ.get(f"GRPO_DOCTOR_{name}_SCHEMA", "") for name in ("SARIF", "JUNIT"))

@@ -29,6 +29,18 @@ def test_spinner_escapes_its_text_and_not_its_cursor_movements(terminal):
     assert "\x1b[2J" not in printed
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("e[/x].log", "e[/x].log"), (f"d_hf_{'aB3dE5gH7j' * 3}.log", "d_<secret>.log")],
+)
+def test_spinner_masks_its_text_and_reads_no_markup_in_it(terminal, name, shown):
+    with progress.show_spinner("triage", terminal):
+        progress.update(f"reading {name}")
+        progress.Spinner.current.draw()
+    assert f"reading {shown}" in terminal.getvalue()
+    assert "aB3dE5gH7j" not in terminal.getvalue()
+
+
 def test_spinner_disappears_before_other_output(terminal):
     with progress.show_spinner("audit", terminal):
         progress.Spinner.current.draw()
