@@ -12,7 +12,11 @@ class UserError(Exception):
 
 
 def called_as() -> str:
-    """Return how the user started us: `grpo-doctor`, `python -m diagnostics` or `python -P -m diagnostics`."""
+    """Return how the user started us: `grpo-doctor`, `python -m diagnostics` or `python -P -m diagnostics`.
+
+    Every command of ours that is printed, in any format, begins so: without `-P`, Python would import from the working
+    folder of a user who started us with it.
+    """
     safe = "-P " if sys.flags.safe_path else ""
     return (
         "grpo-doctor" if sys.argv[0].rpartition("/")[2] == "grpo-doctor" else f"python {safe}-m diagnostics"

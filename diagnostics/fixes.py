@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from diagnostics import frameworks
+from diagnostics import called_as, frameworks
+from diagnostics.collect.metadata_validation import is_install_word
 from diagnostics.output.redact import mask, redact
 
 _MAX_CASES, _MAX_FRAMEWORKS = 3, 2
@@ -42,8 +43,9 @@ class Install:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The command."""
-        return (*self.by, *self.options, *self.requirements)
+        """The command; empty if a requirement is none that `is_install_word` accepts."""
+        are_valid = all(map(is_install_word, self.requirements))
+        return (*self.by, *self.options, *self.requirements) if are_valid else ()
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,8 @@ class Uninstall:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The command."""
-        return (*self.by, *self.names)
+        """The command; empty if a name is none."""
+        return (*self.by, *self.names) if all(map(is_install_word, self.names)) else ()
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,8 @@ class Unset:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The command."""
-        return ("unset", *self.names)
+        """The command; empty if a name is none."""
+        return ("unset", *self.names) if all(map(str.isidentifier, self.names)) else ()
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Explain:
     @property
     def words(self) -> tuple[str, ...]:
         """The command."""
-        return ("python", "-m", "diagnostics", "explain", self.code)
+        return (*called_as().split(), "explain", self.code)
 
 
 @dataclass(frozen=True)
@@ -209,21 +211,22 @@ class Fix:
 
 
 _NOT_SHOWN = "# not shown: redaction would change the quotation marks of this command"
-_QUOTED = re.compile(r"""(?a:[\w@%+=:,./~ -]|'[^']*'|"'"|<(?:secret|user|host|mail|address|uuid)>)*""")
+_QUOTED = re.compile(r"""(?a:[\w@%+=:,./~ -]|'[^']*'|"'")*""")
 
 
 def quote_command(words: tuple[str, ...]) -> str:
     """Quote a command for a shell, with the home folder as `~`.
 
-    The command is printed masked or redacted. If this would take quotation marks away, the words are redacted before
-    they are quoted; if that does not help, a comment is returned instead.
+    The command is printed masked or redacted. A word that this changes is quoted, because a shell would read `<user>`
+    as a redirection. If it would take quotation marks away, the words are redacted before they are quoted; if that does
+    not help, a comment is returned instead.
 
     >>> quote_command(("pip", "install", "numpy<2"))
     "pip install 'numpy<2'"
     """
     for candidate in (words, tuple(map(redact, words))):
         line = " ".join(map(_quote_word, candidate))
-        if "'" not in line or all(_is_quoted(change(line), len(words)) for change in (mask, redact)):
+        if all(_is_quoted(change(line), len(words)) for change in (mask, redact)):
             return line
     return _NOT_SHOWN
 
@@ -234,17 +237,19 @@ def _is_quoted(line: str, count: int) -> bool:
 
 
 def _quote_word(word: str) -> str:
-    """Quote a word for a shell; the home folder becomes an unquoted `~`."""
+    """Quote a word for a shell if a shell would change it, or redaction; the home folder becomes an unquoted `~`."""
     home = os.path.expanduser("~")  # noqa: PTH111 - as a string, to be compared with strings
-    word = f"~{word[len(home) :]}" if len(home) > 1 and word.startswith(f"{home}/") else word
-    if word.startswith("~/"):
-        return f"~/{shlex.quote(word[2:])}" if word[2:] else word
-    return shlex.quote(word)
+    word = f"~{word[len(home) :]}" if len(home) > 1 and f"{word}/".startswith(f"{home}/") else word
+    start, rest = ("~/", word[2:]) if word.startswith("~/") else ("", word)
+    if not rest or word == "~":
+        return word or "''"
+    quoted = shlex.quote(rest)
+    return start + (quoted if quoted != rest or redact(word) == word else f"'{rest}'")
 
 
 def command_of(action: Action) -> str:
     """Return the shell command of an action; empty if the action is no command."""
-    if isinstance(action, Advice | SetOption):
+    if isinstance(action, Advice | SetOption) or not action.words:
         return ""
     parts = [quote_command(action.words)]
     if isinstance(action, Run):
@@ -252,7 +257,7 @@ def command_of(action: Action) -> str:
         parts += [" > ", quote_command((action.into,))] if action.into else []
         parts += [" && ", command_of(action.then)] if action.then else []
     line = "".join(parts)
-    kept = all(change(line) == "".join(map(change, parts)) for change in (mask, redact) if "'" in line)
+    kept = all(change(line) == "".join(map(change, parts)) for change in (mask, redact))
     if not kept or _NOT_SHOWN in line:
         return _NOT_SHOWN
     note = one_line(action.note) if isinstance(action, Install | Run) else ""

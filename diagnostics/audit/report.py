@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from diagnostics import catalog
+from diagnostics import called_as, catalog
 from diagnostics.audit import results
 from diagnostics.audit.results import CLEAN, FAULT, MASKED, NOT_DECIDED, SKIPPED, Audit, Note, Result
 from diagnostics.catalog.mitigation_ranking import recommended_fix
@@ -122,7 +122,7 @@ def _print_fault(console: Console, result: Result, audit: Audit) -> None:
         if command:
             print_command(console, command)
     if code:
-        print_text(console, f"More: python -m diagnostics explain {code}", "dim", indent=INDENT)
+        print_text(console, f"More: {called_as()} explain {code}", "dim", indent=INDENT)
 
 
 def _details(result: Result) -> list[str]:

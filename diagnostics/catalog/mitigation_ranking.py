@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from diagnostics import catalog, fixes
+from diagnostics import called_as, catalog, fixes
 from diagnostics.catalog import model
 from diagnostics.catalog.model import Bound, Issue, Mitigation
 from diagnostics.findings import Evidence, Finding, Severity
@@ -197,7 +197,7 @@ class _Case:
 
     def _failing_run(self, mitigation: Mitigation, failed: list[str]) -> fixes.Run | None:
         """Return the command that reproduces a failure despite the mitigation; None if none is recorded."""
-        words = ("python", "-m", "repro", "run", self._issue.code, "--trigger")
+        words = (*called_as().split(), "repro", "run", self._issue.code, "--trigger")
         triggers = failed or list(mitigation.fails)
         return fixes.Run((*words, triggers[0], "--mitigation", mitigation.name)) if triggers else None
 

@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, replace
 
+from diagnostics import called_as
 from diagnostics.fixes import count_of, quote_command
 from diagnostics.hang import sentences
 from diagnostics.hang.blocking_calls import BlockedState
@@ -399,7 +400,7 @@ def _next_commands(index: JobIndex, verdict: Verdict, selection: tuple[str, ...]
     """Return commands that would give more evidence, with the user's own process options."""
     if verdict.outcome == WAITING:
         seconds = str(max(WATCH_S, 4 * round(index.snapshot.seconds)))
-        return (quote_command(("python", "-m", "diagnostics", "hang", *selection, "--seconds", seconds)),)
+        return (quote_command((*called_as().split(), "hang", *selection, "--seconds", seconds)),)
     if verdict.outcome == IDLE_JOB:
         return ()
     commands = list(CAUSES[verdict.cause].next) if verdict.cause else []

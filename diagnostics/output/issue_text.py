@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from diagnostics import called_as
 from diagnostics.findings import EVIDENCE_LEVELS
 from diagnostics.fixes import SEVERAL_CASES, Fix, first_lines, one_line
 from diagnostics.frameworks import DISPLAY_NAMES
@@ -90,7 +91,7 @@ def print_matches(console: Console, text: str, found_by: str, explained: Sequenc
             print_text(console, line if number else f"Fix: {line}", indent=8, whole=True)
         for item in document.get("causes", ())[:1]:
             print_text(console, f"First likely cause: {_cause_text(item)}", indent=8, whole=True)
-        print_text(console, f"More: python -m diagnostics explain {code}", "dim", indent=8, whole=True)
+        print_text(console, f"More: {called_as()} explain {code}", "dim", indent=8, whole=True)
 
 
 def _cause_text(item: Mapping[str, Any]) -> str:

@@ -65,9 +65,9 @@ def print_text(
 ) -> None:
     """Print a text with an indent, wrapped on a terminal; elsewhere, or if `whole`, each line stays one line.
 
-    Commands in it are shown as the user started us. Wrapped lines are indented as the text after `lead`.
+    Wrapped lines are indented as the text after `lead`.
     """
-    content = text if isinstance(text, Text) else Text(_as_called(text), style)
+    content = text if isinstance(text, Text) else Text(text, style)
     if whole or not console.is_terminal or not content.plain.strip():
         content = Text.assemble(lead, content)
         if indent:
@@ -79,11 +79,6 @@ def print_text(
             line.rstrip()
             before = Text.assemble(" " * indent, lead) if number == 0 else Text(" " * margin)
             console.print(Text.assemble(before, line), soft_wrap=True)
-
-
-def _as_called(text: str) -> str:
-    """Write `python -m diagnostics` in a text as the user started us."""
-    return text.replace("python -m diagnostics ", f"{called_as()} ")
 
 
 def print_findings(console: Console, findings: list[Finding], *, verbose: bool = False) -> None:
@@ -112,7 +107,7 @@ def print_finding(console: Console, finding: Finding, *, verbose: bool = False) 
         print_text(console, line[len(lead) :] if number else f"Fix: {line}", indent=INDENT, lead=lead)
     if command:
         print_command(console, command)
-    more = f" More: python -m diagnostics explain {finding.code}" if finding.code else ""
+    more = f" More: {called_as()} explain {finding.code}" if finding.code else ""
     print_text(console, f"{finding.proof}{more}", "dim", indent=INDENT)
 
 
@@ -240,7 +235,7 @@ def subject_lines(report: Report) -> list[str]:
     ownership = ", grpo-doctor's own environment" if "unnamed" in subject else ""
     lines = [f"Python {subject['python']} in {subject['prefix']}{ownership}"]
     for prefix in subject.get("unnamed", ())[:3]:
-        command = fixes.quote_command(("python", "-m", "diagnostics", "doctor", "--prefix", prefix))
+        command = fixes.quote_command((*called_as().split(), "doctor", "--prefix", prefix))
         lines.append(f"Did you mean the environment at {prefix}? Run: {command}")
     return [*lines, packages or "no supported package is installed"]
 

@@ -6,6 +6,7 @@
 import html
 import os
 import pickle
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics import cli, process
-from diagnostics.fixes import Run, command_of, quote_command
+from diagnostics.fixes import Install, Run, Uninstall, Unset, command_of, quote_command
 from diagnostics.output.redact import mask, redact
 from diagnostics.output.report_output import FORMATS
 from tests.diagnostics.test_redact import SHAPES, visible_parts
@@ -80,6 +81,50 @@ def test_redaction_takes_no_quotation_mark_of_a_command(name, change):
     quoted, moved = change(quote_command(words)), change(command_of(Run(words, then=Run(words))))
     assert moved == f"{quoted} && {quoted}" or moved.startswith("# not shown")
     assert quoted.startswith("# not shown") or shlex.join(shlex.split(quoted)) == quoted
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        Install(("ray==2.44.1/../../tmp/x",)), Install(("torch===2.6.0/../../tmp/x",)), Install(("-rx",)),
+        Install(("trl", "git+file:///tmp/x#")), Install(("./trl",)), Install(("trl @ file:///tmp/x",)),
+        Install(("trl>=1;x",)), Uninstall(("git+file:///tmp/x",)), Uninstall(("--index-url=http://x/",)),
+        Unset(("-f",)),
+    ],
+)  # fmt: skip
+def test_word_that_is_no_package_or_variable_gives_no_command(action):
+    """Pip reads such words as folders, whose setup.py it runs, as addresses or as options."""
+    assert (command_of(action), action.words) == ("", ())
+
+
+def test_requirement_that_pip_reads_as_a_folder_gives_no_command(environment, run_command):
+    """A version that PEP 440 does not allow leaves the requirement out; the other ones are checked."""
+    requires = ("torch===2.6.0/../../../tmp/x", "numpy==1.26.4")
+    environment.add("trl", "0.17.0", requires=requires).add("torch", "2.7.0").add("numpy", "2.0.0")
+    out = run_command("doctor", "--prefix", environment.prefix, "--verbose").out
+    assert "install numpy==1.26.4" in out
+    assert "2.6.0" not in out
+
+
+@pytest.mark.parametrize("change", [mask, redact])
+@pytest.mark.parametrize("word", ["/home/bob/x", "~/home/bob/x", "ada@example.org", "/home/bob/x y"])
+def test_placeholder_in_a_command_is_quoted(word, change):
+    """Outside of quotation marks a shell would read `<user>` as a redirection and write the file after it."""
+    assert shlex.split(change(quote_command(("hang", word)))) == ["hang", change(word)]
+    assert "<" not in re.sub("'[^']*'", "", change(quote_command(("hang", word))))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_commands_of_ours_begin_as_the_user_started_us(environment, monkeypatch, run_command, form):
+    """`python -m diagnostics` would run a folder of this name in the working folder."""
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/grpo-doctor"])
+    environment.add("vllm", "0.11.0").add("trl", "0.17.0").add("transformers", "5.0.0")
+    out = run_command("doctor", "--format", form, "--prefix", environment.prefix).out
+    assert "-m diagnostics" not in out
+    assert ("grpo-doctor explain" in out) == (form in {"terminal", "sarif"})
+    plan = run_command("doctor", "--format", "json", "--fix-plan", "--prefix", environment.prefix).out
+    assert "-m diagnostics" not in plan
+    assert "grpo-doctor doctor --prefix" in plan
 
 
 @pytest.mark.parametrize("form", FORMATS)

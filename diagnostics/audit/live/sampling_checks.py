@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from diagnostics import called_as
 from diagnostics.audit.live import sampled_ids, sampling_estimation
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.live.sampling_distribution import NAMES, Completion, Observed, Sampling, trimmed_mean
@@ -129,8 +130,8 @@ def _compare_with_stated(result: Result, trainer: TrainerSettings) -> Result:
 
 def _stated_notice(result: Result, name: str, stated: float) -> Result:
     """Return the fault of a parameter as a clean result with a notice that the trainer's settings state it."""
-    text = "the server samples with {name} {stated:g}, as stated; see python -m diagnostics explain {code}"
-    values = {"name": name, "stated": stated, "code": result.code}
+    text = "the server samples with {name} {stated:g}, as stated; see {called_as} explain {code}"
+    values = {"called_as": called_as(), "name": name, "stated": stated, "code": result.code}
     return replace(result, outcome=CLEAN, message="", code="", evidence=(note("notice", text, **values),))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from diagnostics import called_as
 from diagnostics.api_index import query
 from diagnostics.api_index.query import Compatibility, Release
 from diagnostics.compat_table import FAILED
@@ -98,5 +99,5 @@ def _better_pairs(case: CheckInput, pair: Compatibility) -> tuple[str, tuple[Ins
         for item in refused[:1]:
             text += f" Nearest that ran: {item.source}, but {item.against[0]}."
     installs = tuple(install(case.environment, *item.requirements) for item in sets[:1])
-    command = quote_command(("versions", f"vllm=={pair.provider.version}", "trl"))
-    return f"{text} `python -m diagnostics {command}` lists pairs that were read, not run.", installs
+    command = quote_command((*called_as().split(), "versions", f"vllm=={pair.provider.version}", "trl"))
+    return f"{text} `{command}` lists pairs that were read, not run.", installs

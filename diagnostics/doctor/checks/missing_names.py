@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations
 
+from diagnostics import called_as
 from diagnostics.api_index import query, store
 from diagnostics.api_index.query import Release
 from diagnostics.collect.python_environment import Environment
@@ -45,8 +46,10 @@ def missing_names(case: CheckInput) -> Iterator[Finding]:
         moment = "when a file of it is imported" if at_import else "when a function of it is called"
         missing = [*at_import, *comparison.missing]
         names = list(dict.fromkeys(item.use.text for item in missing))
-        command = quote_command(("versions", f"{user.package}=={user.version}", provider.package))
-        fix = Fix.of(f"Choose releases that fit. `python -m diagnostics {command}` lists them.")
+        words = ("versions", f"{user.package}=={user.version}", provider.package)
+        fix = Fix.of(
+            f"Choose releases that fit. `{quote_command((*called_as().split(), *words))}` lists them."
+        )
         title = f"{user} uses {join_some(names, 1)}, which {provider} does not have"
         listing = f"{', '.join(names[:_MAX_EVIDENCE])} ({len(names)} of {comparison.checked} names)"
         detail = f"{user} uses names from {provider.package} that {provider.version} lacks: {listing}."

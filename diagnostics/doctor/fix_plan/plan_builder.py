@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from diagnostics import catalog
+from diagnostics import called_as, catalog
 from diagnostics.catalog.model import Issue
 from diagnostics.collect.python_environment import Environment
 from diagnostics.compat_table import Compat
@@ -171,7 +171,7 @@ def _with_record(steps: list[Step], environment: Environment, installer: Install
         results.insert(0, record)
     if steps:
         reason = "Doctor reads releases, not settings: it may still report an issue that a setting avoids."
-        again = Run(("python", "-m", "diagnostics", "doctor", "--prefix", environment.prefix))
+        again = Run((*called_as().split(), "doctor", "--prefix", environment.prefix))
         results.append(Step("look", "Check again", why=(reason,), cost="a second", commands=(again,)))
     return tuple(results)
 
@@ -188,10 +188,10 @@ def _not_checked(report: Report) -> tuple[str, ...]:
 
 def _help_lines(outcome: str, compat: Compat, *, no_set: bool) -> tuple[str, ...]:
     """Return where to find help: if no set fits, if no step is known, and if the run still fails."""
-    fresh = "No set in the table fits here. Pairs that were not run: python -m diagnostics versions vllm trl"
-    explain = "No step is known for these findings. What each means: python -m diagnostics explain CODE"
+    fresh = f"No set in the table fits here. Pairs that were not run: {called_as()} versions vllm trl"
+    explain = f"No step is known for these findings. What each means: {called_as()} explain CODE"
     return (
         *([compat.problem or fresh] if no_set else ()),
         *([explain] if outcome == "unknown" else ()),
-        *(["If it still fails: python -m diagnostics triage LOG"] if outcome != "nothing" else ()),
+        *([f"If it still fails: {called_as()} triage LOG"] if outcome != "nothing" else ()),
     )
