@@ -234,7 +234,12 @@ def parse_python(source: str) -> ast.Module:
 
 
 def write_atomically(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
-    """Write a file completely or not at all, by default readable only by its owner; a link at `path` is replaced."""
+    """Write a file completely or not at all, by default readable only by its owner; a link to a file is replaced.
+
+    Raises:
+        OSError: The file cannot be written, or the path or what it links to is no regular file (UnsafeFileError).
+    """
+    _check_output(path)
     content = data.encode() if isinstance(data, str) else data
     descriptor, temporary = tempfile.mkstemp(prefix="." + path.name[:100] + ".", dir=path.parent)
     try:
@@ -247,3 +252,14 @@ def write_atomically(path: Path, data: bytes | str, *, mode: int = 0o600) -> Non
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _check_output(path: Path) -> None:
+    """Raise an OSError if a file at this path would replace a device, pipe, socket or folder, or a link to one."""
+    with contextlib.suppress(FileNotFoundError):
+        _check_kind(path.stat(), path, pipes=False)
+    # /dev/stdout is a link to /proc/self/fd/1, which is a link to a regular file if a shell redirects the output.
+    while path.is_symlink():
+        if path.lstat().st_dev in _kernel_devices():
+            raise UnsafeFileError("a link to a kernel interface", path)
+        path = path.parent / path.readlink()

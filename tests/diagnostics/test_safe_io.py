@@ -4,6 +4,7 @@ Pipes are read only if the caller allows them. Of a large file, the head and the
 """
 
 import os
+import socket
 import stat
 
 import pytest
@@ -97,6 +98,36 @@ def test_file_is_written_with_mode_0600_and_replaces_a_link(tmp_path):
     safe_io.write_atomically(path, "new")
     assert (path.read_text(), target.read_text(), path.is_symlink()) == ("new", "untouched", False)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+@pytest.mark.parametrize("kind", ["pipe", "socket", "folder", "null", "stdout"])
+def test_only_a_regular_file_or_a_link_to_one_is_replaced(tmp_path, kind, is_link, run_command):
+    """`hang --save PATH` is refused with one line that names the path, and the entry stays as it was."""
+    path = tmp_path / kind
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+    elif kind == "null":
+        path.symlink_to("/dev/null")
+    else:  # standard output is a regular file, as after a redirection in a shell
+        descriptor = os.open(tmp_path / "output", os.O_WRONLY | os.O_CREAT)
+        path.symlink_to(f"/proc/self/fd/{descriptor}")
+    if is_link:
+        (tmp_path / "link").symlink_to(path)
+        path = tmp_path / "link"
+    before = path.lstat()
+    snapshot = tmp_path / "snapshot.json"
+    snapshot.write_text('{"schema":"grpo-doctor.hang-snapshot.v1","source":"live","processes":[{"pid":1}]}')
+    code, _, errors = run_command("hang", "--from", snapshot, "--save", path)
+    assert (code, len(errors.splitlines()), str(path) in errors) == (2, 1, True)
+    assert os.path.samestat(path.lstat(), before)
+    if kind == "stdout":
+        os.close(descriptor)
 
 
 def test_full_disk_leaves_the_old_file_and_no_temporary_file(tmp_path, monkeypatch):
