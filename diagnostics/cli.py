@@ -10,6 +10,7 @@ error is printed on standard error without its traceback, which GRPO_DOCTOR_DEBU
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import importlib.util
@@ -211,20 +212,27 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, program
     words = None if arguments is None else list(arguments)
     forget_secrets()
     with sanitize.sanitize_stdio(mask):
-        try:
-            code = command.main(words, prog_name=program, standalone_mode=False)
-        except (KeyboardInterrupt, click.Abort):
-            return INTERRUPTED
-        except click.ClickException as error:
-            error.show()
-            return USAGE
-        except (CpuLimitError, MemoryError) as error:
-            reason = str(error) or "three quarters of the memory that was available are not enough"
-            print(f"{PROGRAM}: not checked: {sanitize.escape(reason)}", file=sys.stderr)
-            return INCOMPLETE
-        except Exception as error:  # noqa: BLE001 - the one handler for unexpected errors
-            return report_error(error)
-        return code if isinstance(code, int) else 0
+        with contextlib.suppress(MemoryError):
+            try:
+                code = command.main(words, prog_name=program, standalone_mode=False)
+                return code if isinstance(code, int) else 0
+            except (KeyboardInterrupt, click.Abort):
+                return INTERRUPTED
+            except click.ClickException as error:
+                error.show()
+                return USAGE
+            except CpuLimitError as error:
+                print(f"{PROGRAM}: not checked: {sanitize.escape(str(error))}", file=sys.stderr)
+                return INCOMPLETE
+            except Exception as error:  # noqa: BLE001 - the one handler for unexpected errors
+                # Python's `re` raises SystemError if memory is short, the system an OSError.
+                if isinstance(error, MemoryError | SystemError) or getattr(error, "errno", 0) == errno.ENOMEM:
+                    raise MemoryError from None
+                return report_error(error)
+        # The error, which held the memory of the failed work, is gone. Masking would need memory for its patterns.
+        reason = "three quarters of the memory that was available are not enough"
+        print(f"{PROGRAM}: not checked: {reason}", file=sanitize.unwrap(sys.stderr))
+        return INCOMPLETE
 
 
 def report_error(error: Exception) -> int:

@@ -79,3 +79,29 @@ def test_memory_is_limited_for_the_command_alone(monkeypatch, group_gb, used_gb)
             bytearray(4_000_000_000)
         output = process.run([sys.executable, "-c", show], timeout_s=500).output
     assert (int(output), resource.getrlimit(resource.RLIMIT_DATA)) == (before[1], before)
+
+
+FILLS_MEMORY = """
+import resource, click
+from diagnostics import cli
+@click.command()
+def work():
+    resource.setrlimit(resource.RLIMIT_DATA, (60_000_000, resource.RLIM_INFINITY))
+    texts = []
+    while True:
+        texts.append("x" * len(texts))
+@click.command()
+def fail():
+    raise OSError(12, "Cannot allocate memory")
+raise SystemExit([cli.run_command(command, [], "x") for command in (work, fail)] != [3, 3])
+"""
+
+
+def test_out_of_memory_is_incomplete_with_one_sentence():
+    """No memory is left for the patterns of masking while the error is handled."""
+    result = subprocess.run([sys.executable, "-c", FILLS_MEMORY], capture_output=True, text=True, check=False)
+    assert (
+        result.stderr.splitlines()
+        == ["grpo-doctor: not checked: three quarters of the memory that was available are not enough"] * 2
+    )
+    assert (result.returncode, result.stdout) == (0, "")
