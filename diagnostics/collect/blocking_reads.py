@@ -55,12 +55,12 @@ def read_process_files(pid: int, names: list[str]) -> list[str]:
     return results[:]
 
 
-def call_in_child(function: Callable[[], T], default: T, pid: int = 0) -> T:
+def call_in_child(function: Callable[[], T], default: T, pid: int = 0, silent: set[int] = UNANSWERED) -> T:
     """Return the result of a function, a small Python literal, or the default if it raises or needs more than LIMIT_S.
 
-    `pid` is the process that the function reads: after a time-out it is in UNANSWERED, and gives the default at once.
+    `pid` is the process that the function reads: after a time-out it is in `silent`, and gives the default at once.
     """
-    if pid in UNANSWERED:
+    if pid in silent:
         return default
     ours, theirs = os.pipe()
     if (child := os.fork()) == 0:
@@ -77,5 +77,5 @@ def call_in_child(function: Callable[[], T], default: T, pid: int = 0) -> T:
             os.waitpid(child, 0)
             return cast(T, ast.literal_eval(text or repr(default)))
     os.kill(child, signal.SIGKILL)
-    UNANSWERED.update({pid} - {0})
+    silent.update({pid} - {0})
     return default

@@ -3,6 +3,7 @@
 A call that does not end in time gives its default. Only a few modules name files that can block.
 """
 
+import os
 import re
 import threading
 
@@ -12,6 +13,7 @@ from diagnostics.collect import blocking_reads, ray_traces
 from diagnostics.doctor.probe.child_processes import ChildProcesses
 from diagnostics.hang.collect import discovery, proc, sockets
 from diagnostics.hang.collect.snapshot import Selection, take_snapshot
+from diagnostics.output.redact import mask
 from tests.cells import ROOT
 from tests.diagnostics.hang.processes import running
 
@@ -61,7 +63,8 @@ def test_titles_of_processes_have_a_limit_of_time(monkeypatch):
     )
     masked = []
     monkeypatch.setattr(proc, "truncate", lambda text, _length: masked.append(text) or text)
-    assert (len(proc.command_line(7)) <= 4096, set(masked[0].split()[2:])) == (True, {"Zq8w7Rk"})
+    assert (len(proc.command_line(7)) <= 4096, set(masked[0].split()[2:-1])) == (True, {"Zq8w7Rk"})
+    assert masked[0].endswith(" Zq8w7Rk'")
     monkeypatch.undo()
     monkeypatch.setattr(discovery, "SURVEY_S", -1.0)
     assert discovery.process_table().keys() <= blocking_reads.UNANSWERED
@@ -79,3 +82,28 @@ def test_files_of_processes_that_can_block_are_named_in_few_modules():
     pattern = re.compile(r'(?:/proc/\{[^"]*|/ ")(?:cmdline|environ|mem|s?maps|auxv|syscall|io)"')
     found = {path.name for path in (ROOT / "diagnostics").rglob("*.py") if pattern.search(path.read_text())}
     assert found == {"proc.py", "stacks.py", "wait_graph.py"}
+
+
+def test_file_system_that_does_not_answer_is_waited_for_once(monkeypatch, locked):
+    """Further threads of the process that open a path there cost no time; its memory is still read."""
+    monkeypatch.setattr(proc, "read_memory", lambda *_: b"/dead/file\0")
+    monkeypatch.setattr(os, "stat", lambda _path: threading.Event().wait(60))
+    started = []
+    monkeypatch.setattr(os, "fork", lambda fork=os.fork: started.append(1) or fork())
+    assert [proc._opened_path(locked, 0) for _ in range(3)] == ["/dead/file"] * 3
+    assert (len(started), proc.UNANSWERED_PATHS, blocking_reads.UNANSWERED) == (1, {locked}, set())
+    proc.UNANSWERED_PATHS.clear()
+
+
+@pytest.mark.parametrize(
+    ("words", "title"),
+    [
+        (["python", "a.py", "--db_password", "Maple4 Osprey8 Quartz5"], "python a.py --db_password <secret>"),
+        (["python", "a.py", "--db_password=Maple4 Osprey8", "x=[1]"], "python a.py --db_password=<secret> x=[1]"),
+        (["sh", "-c", "a  b\n'c'"], """sh -c 'a b '"'"'c'"'"''"""),
+        (["VLLM: Engine Core", "", ""], "VLLM: Engine Core"),
+    ],
+)  # fmt: skip
+def test_words_with_blanks_are_quoted_in_a_command_line(monkeypatch, words, title):
+    monkeypatch.setattr(proc, "read_process_file", lambda _pid, _name: "\0".join(words) + "\0")
+    assert mask(proc.command_line(7)).replace("'<secret>'", "<secret>") == title

@@ -10,6 +10,7 @@ import contextlib
 import os
 import platform
 import re
+import shlex
 import struct
 import threading
 import time
@@ -42,6 +43,8 @@ def _load_syscalls(machine: str) -> dict[int, str]:
 
 
 SYSCALLS = _load_syscalls(platform.machine())
+UNANSWERED_PATHS: set[int] = set()
+"""Processes with a path whose file system did not answer in time; other paths of theirs are not looked up."""
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """The environment variables that `environment` returns."""
 # Longest value of such a variable, largest number of descriptors of a `poll` that is read, and of a process.
@@ -102,11 +105,22 @@ def owner_uid(pid: int) -> int | None:
 
 
 def command_line(pid: int) -> str:
-    """Return the command line, truncated to 400 characters but not masked, or the name of a process without one."""
-    text = read_process_file(pid, "cmdline").replace("\0", " ")
+    """Return the command line, truncated to 400 characters but not masked, or the name of a process without one.
+
+    Words with blanks are quoted, except a single one, which is a title that the program gave itself.
+    """
+    text = read_process_file(pid, "cmdline")
     # Masking megabytes of another user's takes seconds. A divided word is dropped.
-    line = " ".join((text if len(text) <= 4096 else text[:4096].rpartition(" ")[0]).split())
+    end = 4096 if len(text) <= 4096 else max(0, *(text.rfind(separator, 0, 4096) for separator in " \0"))
+    words = [" ".join(word.split()) for word in text[:end].split("\0") if word.strip()]
+    line = " ".join(words if len(words) == 1 else map(_quote_value, words))
     return truncate(line, 400) or read_process_file(pid, "comm").strip()
+
+
+def _quote_value(word: str) -> str:
+    """Quote a word with blanks as for a shell, in NAME=VALUE the value alone."""
+    name, value = re.findall(r"\A((?:[\w.+-]+=)?)(.*)", word)[0]
+    return f"{name}{shlex.quote(value)}" if " " in word else word
 
 
 def environment(pid: int) -> dict[str, str]:
@@ -307,7 +321,7 @@ def _opened_path(pid: int, address: int) -> str:
     name = read_memory(pid, address, 4096) or read_memory(pid, address, 4096 - address % 4096)
     path = (name.partition(b"\0")[0] if b"\0" in name else b"").decode("utf-8", errors="replace")
     real = f"/proc/{pid}/root{path}" if path.startswith("/") else f"/proc/{pid}/cwd/{path}"
-    fifo = call_in_child(lambda: S_ISFIFO(os.stat(real).st_mode), default=False)  # noqa: PTH116
+    fifo = call_in_child(lambda: S_ISFIFO(os.stat(real).st_mode), False, pid, UNANSWERED_PATHS)  # noqa: PTH116
     return f"{path} (a named pipe)" if fifo else path
 
 

@@ -54,6 +54,7 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
         NoProcessError: No process matches, or a process with one of the given ids does not exist.
     """
     UNANSWERED.clear()
+    proc.UNANSWERED_PATHS.clear()
     host = peers.Host(discovery.process_table())
     selected = _select(host, selection)
     pids = set(selected[: discovery.MAX_PROCESSES])
@@ -70,6 +71,7 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
         missing.append("open files or sockets of other processes")
         blind.append(f"{missing[-1]} were not read, because there are too many")
     blind += [f"pid {pid} did not answer in time: its memory was not read" for pid in sorted(UNANSWERED)[:20]]
+    blind += [f"pid {pid}: a file system does not answer" for pid in sorted(proc.UNANSWERED_PATHS)[:20]]
     if more := len(selected) - len(pids):
         missing.append(f"{more} of {len(selected)} processes")
         blind.append(f"{missing[-1]} were not observed: name those of one job with --pid or --match")
