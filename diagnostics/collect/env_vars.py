@@ -25,11 +25,11 @@ _PLAIN_VALUE = re.compile(r"[\w.,:;/=+~^%@* -]{0,512}", re.ASCII)
 _NAMES = set(Path(__file__).with_name("env_vars.txt").read_text(encoding="ascii").split())
 _PROXIES = {"ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "all_proxy", "http_proxy", "https_proxy"}
 _PROXY = re.compile(
-    r"(?:[a-z][a-z0-9+.-]{0,16}://)?(?:[^/\s]{0,512}@)?([\w.-]{1,253}|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?(?:/|$)"
+    r"(?:[a-z][a-z0-9+.-]{0,16}://)?(?:[^/\s]{0,512}@)?([\w.-]{1,253}|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?(?:/[^@]*)?\Z"
 )
 _SECRET = re.compile(r"TOKEN(?!IZER|_PATH|S_PARALLELISM)|SECRET|PASSW|_KEY|CREDENTIAL", re.IGNORECASE)
 _NOT_SECRET = {"RAY_PROCESS_STARTUP_TOKEN"}  # an index of a worker
-HIDDEN = "(set; not read, it may be a secret)"
+HIDDEN = MASK  # redaction leaves it as it is
 
 
 def collect(environ: Mapping[str, str], vllm_names: Iterable[str] = ()) -> dict[str, str]:

@@ -14,6 +14,7 @@ from diagnostics.collect import elf, env_vars, gpus, processors_and_memory, ray_
 from diagnostics.collect import facts as collection
 from diagnostics.collect.gpus import Gpu
 from diagnostics.doctor.node_query import decode_facts
+from diagnostics.output.text_filters import redact_for_sharing
 from tests.case_files import each_case, read_cases
 
 CASES = read_cases(__file__, "collected_facts.yaml")
@@ -73,7 +74,8 @@ def test_values_of_secret_variables_are_not_collected():
     """Secret variables are reported by name, proxies by host and port, and unknown variables not at all."""
     environ = {
         "HF_TOKEN": "hf_x", "VLLM_API_KEY": "k", "https_proxy": "http://me:word@proxy:80", "SECRET": "s",
-        "TOKENIZERS_PARALLELISM": "false",
+        "TOKENIZERS_PARALLELISM": "false", "HTTP_PROXY": "http://bob:12345/S3cret@proxy:3128",
+        "ALL_PROXY": "http://proxy:80/x.pac",
     }  # fmt: skip
     known = env_vars.collect(environ)
     assert known == {
@@ -81,7 +83,10 @@ def test_values_of_secret_variables_are_not_collected():
         "VLLM_API_KEY": env_vars.HIDDEN,
         "https_proxy": "proxy:80",
         "TOKENIZERS_PARALLELISM": "false",
+        "HTTP_PROXY": env_vars.HIDDEN,
+        "ALL_PROXY": "proxy:80",
     }
+    assert redact_for_sharing(known)["HF_TOKEN"] == known["HF_TOKEN"]
 
 
 GPU_XML = Path(__file__).with_name("nvidia_smi.xml").read_text(encoding="utf-8")
