@@ -111,6 +111,13 @@ def check_values(document: Any, limit: float = math.inf) -> None:
             raise ValueError("more items than a recorder has")
 
 
+def to_int(value: Any) -> int:
+    """Return an untrusted number or its text as an integer, None and "" as 0; raise ValueError above 63 bits."""
+    number = int(value or 0)
+    check_values(number)
+    return number
+
+
 def _check_text(entry: dict[str, Any], name: str) -> None:
     """Refuse an entry whose text, in which shared values are repeated, would be longer than any real one."""
     queue: list[Any] = [entry]
@@ -160,8 +167,8 @@ def to_snapshot(document: dict[str, Any], name: str) -> Snapshot:
     last, status = entries[-1], document.get("pg_status") or {}
     _check_text(last, name)
     group: dict[str, Any] = next(iter(status.values()), {}) if isinstance(status, dict) else {}
-    enqueued = int(group.get("last_enqueued_collective", last.get("collective_seq_id", 0)) or 0)
-    completed = int(group.get("last_completed_collective", -1) or 0)
+    enqueued = to_int(group.get("last_enqueued_collective", last.get("collective_seq_id", 0)))
+    completed = to_int(group.get("last_completed_collective", -1))
     operation = truncate(str(last.get("profiling_name") or ""), MAX_TEXT)
     pending = str(last.get("state")) != "completed" or completed < enqueued
     function = normalized_operation(operation.partition(" ")[0]) or "collective"

@@ -14,7 +14,7 @@ from typing import Any
 
 from diagnostics.hang.collectives import normalized_operation
 from diagnostics.hang.parsers import ParseError
-from diagnostics.hang.parsers.flight_recorder import rank_process
+from diagnostics.hang.parsers.flight_recorder import rank_process, to_int
 from diagnostics.hang.snapshot import Collective, Snapshot
 
 _SOURCE = "NCCL watchdog"
@@ -146,10 +146,10 @@ def _communicator_snapshot(communicator: dict[str, Any]) -> Snapshot:
     processes, collectives = [], []
     for item in ranks:
         process = rank_process(item["rank"], "wait", job="localhost:ras")
-        pid = int(item.get("pid", 0))
+        pid = to_int(item.get("pid"))
         processes.append(replace(process, pid=pid or process.pid, world=world, numbered=not pid))
         counts = item.get("collective_counts") or item.get("coll_op_counts") or {}
-        collectives.append(Collective(item["rank"], "", sum(map(int, counts.values())), -1))
+        collectives.append(Collective(item["rank"], "", to_int(sum(map(to_int, counts.values()))), -1))
     return Snapshot(tuple(processes), collectives=tuple(collectives), source="NCCL RAS")
 
 

@@ -330,6 +330,10 @@ def test_nccl_ras_shows_the_rank_that_started_fewer_collectives(tmp_path):
     ]
     document = {"communicators": [{"hash": "0x1", "ranks": ranks}]}
     assert diagnose(parse_text(tmp_path, json.dumps(document))).verdict.culprits == ("/12",)
+    for wrong in ({"pid": "9" * 4000}, {"collective_counts": {"AllGather": "9" * 4000}}):
+        changed = {"communicators": [{"hash": "0x1", "ranks": [ranks[0] | wrong, *ranks[1:]]}]}
+        with pytest.raises(ParseError):
+            parse_text(tmp_path, json.dumps(changed))
 
 
 @pytest.mark.parametrize(
