@@ -16,6 +16,7 @@ from typing import Any
 from diagnostics import called_as, frameworks
 from diagnostics.collect.metadata_validation import is_install_word
 from diagnostics.output.redact import mask, redact
+from diagnostics.output.sanitize import escape
 
 _MAX_CASES, _MAX_FRAMEWORKS = 3, 2
 SEVERAL_CASES = "it depends on the case:"
@@ -210,23 +211,23 @@ class Fix:
         }
 
 
-_NOT_SHOWN = "# not shown: redaction would change the quotation marks of this command"
+_NOT_SHOWN = "# not shown: redaction or escaping would change this command"
 _QUOTED = re.compile(r"""(?a:[\w@%+=:,./~ -]|'[^']*'|"'")*""")
 
 
 def quote_command(words: tuple[str, ...]) -> str:
     """Quote a command for a shell, with the home folder as `~`.
 
-    The command is printed masked or redacted. A word that this changes is quoted, because a shell would read `<user>`
-    as a redirection. If it would take quotation marks away, the words are redacted before they are quoted; if that does
-    not help, a comment is returned instead.
+    The command is printed escaped, and masked or redacted. A word that this changes is quoted, because a shell would
+    read `<user>` as a redirection. If it would take quotation marks away, the words are redacted before they are
+    quoted. If that does not help, or a character would be escaped, a comment is returned.
 
     >>> quote_command(("pip", "install", "numpy<2"))
     "pip install 'numpy<2'"
     """
     for candidate in (words, tuple(map(redact, words))):
         line = " ".join(map(_quote_word, candidate))
-        if all(_is_quoted(change(line), len(words)) for change in (mask, redact)):
+        if escape(line) == line and all(_is_quoted(change(line), len(words)) for change in (mask, redact)):
             return line
     return _NOT_SHOWN
 

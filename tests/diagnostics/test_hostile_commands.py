@@ -127,6 +127,12 @@ def test_commands_of_ours_begin_as_the_user_started_us(environment, monkeypatch,
     assert "grpo-doctor doctor --prefix" in plan
 
 
+@pytest.mark.parametrize("name", ["\udcff", "\x1b[2J", "##vso[x]", "\u202e"])
+def test_command_with_a_character_that_is_escaped_is_not_printed(name):
+    """Its words would name another file; printed words with an escape name none."""
+    assert command_of(Run(("mv", f"/env/{name}-1.0.dist-info", "/x"))).startswith("# not shown")
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_redaction_of_a_hostile_folder_leaves_no_command(environment, run_command, form):
     (environment.site / "x '\"@a.bc $(touch pwned).dist-info").mkdir()
