@@ -337,10 +337,23 @@ def remember_secret(name: str, value: Any) -> None:
         text = str(value)
         masked = _apply(_SECRETS, f"{name}=[" + text[:100] + "]", 1)
         if MASK in masked[: len(name) + len(MASK) + 5] and not _MEANINGFUL.fullmatch(text):
-            # Messages show a text as it is, on one line, or escaped.
-            lines = [text, " ".join(text.split())]
-            parts = [*lines, *(repr(line)[1:-1] for line in lines), *_WORD.findall(text)]
+            parts = [*_printed_forms(text), *_WORD.findall(text)]
             _REMEMBERED.update(part for part in parts if not _MEANINGFUL.fullmatch(part))
+
+
+def remember_token(token: str) -> None:
+    """Let `mask` replace a token that this program sends; a short or common one as a whole word.
+
+    >>> remember_token("EMPTY"); mask("key 'EMPTY' of EMPTYLIST"); forget_secrets()
+    "key '<secret>' of EMPTYLIST"
+    """
+    _REMEMBERED.update({*_printed_forms(token)} - {""})
+
+
+def _printed_forms(text: str) -> list[str]:
+    """Return a text as it is, on one line, and escaped, as in messages."""
+    lines = [text, " ".join(text.split())]
+    return [*lines, *(repr(line)[1:-1] for line in lines)]
 
 
 def forget_secrets() -> None:
@@ -351,7 +364,10 @@ def forget_secrets() -> None:
 def _replace_remembered(text: str) -> str:
     # After the rules: a value such as "github" may be part of what a rule recognises.
     for value in sorted(_REMEMBERED, key=len, reverse=True):
-        text = text.replace(value, MASK)
+        if not _MEANINGFUL.fullmatch(value):
+            text = text.replace(value, MASK)
+        elif value in text:
+            text = re.sub(rf"{MASK}|(?<!\w){re.escape(value)}(?!\w)", MASK, text)
     return text
 
 

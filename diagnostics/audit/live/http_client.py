@@ -16,7 +16,7 @@ import httpx
 
 from diagnostics import safe_io
 from diagnostics.audit.results import AuditError, NotAvailableError
-from diagnostics.output.redact import truncate
+from diagnostics.output.redact import remember_token, truncate
 
 _MAX_BYTES = 1 << 26
 _MAX_REASON, _MAX_PORT = 1 << 16, 65535
@@ -53,6 +53,7 @@ class Client:
         self.requests = self.tokens = 0
         self._timeout_s = timeout_s
         token = parts.password or os.environ.get(_KEY, "")
+        remember_token(token)
         headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._options: dict[str, Any] = {"timeout": timeout_s, "trust_env": False, "headers": headers}
         self._options["verify"] = parts.scheme == "https"  # loading certificates takes 30 ms

@@ -5,11 +5,13 @@ import contextlib
 import gzip
 import socket
 import threading
+import urllib.parse
 
 import pytest
 
 from diagnostics.audit.live.http_client import Client
 from diagnostics.audit.results import AuditError, NotAvailableError
+from diagnostics.output.redact import forget_secrets, mask
 
 
 @contextlib.contextmanager
@@ -93,3 +95,17 @@ def test_redirects_compressed_answers_and_long_errors_are_refused(monkeypatch, s
     answer = b"HTTP/1.1 %s\r\n%s\r\nContent-Length: %d\r\n\r\n%s" % (status, header, len(body), body)
     with slow_server(lambda: [answer]) as url, pytest.raises(AuditError, match=message):
         Client(url, 20).call("/v1/models")
+
+
+@pytest.mark.parametrize("token", ["Tulip9Kestrel", "tulip", "secret", "x y", "kestrel-\\d"])
+@pytest.mark.parametrize("in_url", [True, False])
+def test_own_token_that_the_server_repeats_is_masked(monkeypatch, token, in_url):
+    """Also one that is a common word; words that contain it stay."""
+    monkeypatch.setenv("VLLM_API_KEY", "" if in_url else token)
+    body = f"Malformed key {token}: <secret> xtulipx".encode()
+    answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    userinfo = f"ada:{urllib.parse.quote(token)}@" if in_url else ""
+    with slow_server(lambda: [answer]) as url, pytest.raises(AuditError) as raised:
+        Client(url.replace("//", f"//{userinfo}"), 20).call("/v1/models")
+    assert mask(str(raised.value)).endswith("Malformed key <secret>: <secret> xtulipx")
+    forget_secrets()
