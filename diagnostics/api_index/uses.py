@@ -357,8 +357,7 @@ class _Walk:
             self.choices += 1
             number = self.choices
             if guards.choice is not None:
-                outer = f"try:{guards.choice[0]}"
-                guards = replace(guards, conditions=(*guards.conditions, outer))
+                guards = replace(guards, conditions=(*guards.conditions, f"try:{guards.choice[0]}"))
             self.block(node.body, replace(guards, choice=(number, 0)))
             for arm, handler in enumerate(handlers, start=1):
                 # A handler that only raises is no alternative.

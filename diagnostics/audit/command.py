@@ -99,8 +99,7 @@ def _watch_files(paths: tuple[Path, ...], idle_s: float | None, form: str) -> Au
 
     def report(change: Change) -> None:
         if form == "jsonl":
-            document = text_filters.redact_for_sharing(change.to_json())
-            print(json_output.dump(document, None), flush=True)
+            print(json_output.dump(text_filters.redact_for_sharing(change.to_json()), None), flush=True)
         elif form == "terminal":
             print(text_filters.mask_for_screen(change.log_line), flush=True)
         else:

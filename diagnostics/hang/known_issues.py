@@ -131,8 +131,7 @@ def recommended_fix(diagnosis: Diagnosis, issue: Issue) -> Fix:
     The mitigations are ranked for the frameworks in the stacks.
     """
     fix = stack_fix(diagnosis)
-    trigger = fix.trigger if fix else ""
-    triggers = {trigger} & {known.name for known in issue.triggers}
+    triggers = {fix.trigger if fix else ""} & {known.name for known in issue.triggers}
     frameworks = frameworks_in_stacks(diagnosis)
     ranked = mitigation_ranking.recommended_fix(issue, triggers=triggers, frameworks=frameworks)
     if fix is None:

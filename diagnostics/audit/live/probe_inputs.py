@@ -60,8 +60,7 @@ def long_prompt(tokenizer: Tokenizer | None, vocabulary: int, size: int, bos: li
     """Return a prompt of at most `size` ids for the prefix-cache probe; after `bos` it begins unlike other probes."""
     if tokenizer is None:
         return score_sequences(None, vocabulary, size, size, bos)[0][::-1]
-    ids = tokenizer.encode(" ".join((*reversed(TEXTS),) * 4), special=False)
-    return (bos + ids)[:size]
+    return (bos + tokenizer.encode(" ".join((*reversed(TEXTS),) * 4), special=False))[:size]
 
 
 def sample_prompts(tokenizer: Tokenizer | None, vocabulary: int, bos: list[int], count: int) -> IdLists:
