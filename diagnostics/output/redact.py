@@ -180,7 +180,7 @@ def _mask_unknown_words(match: Match) -> str:
     """Mask the words of four or more characters that are unknown, so that they may be a secret.
 
     >>> mask("password of ada (staging): Tulip9Kestrel is not valid")
-    'password of ada (<secret>): <secret> is not valid'
+    'password of ada (staging): <secret> is not valid'
     """
     if not _known_words():
         return match[0]
@@ -454,7 +454,12 @@ def name_below(path: Path, folder: Path) -> str:
 
 @functools.lru_cache(2048)
 def _apply(rules: tuple[Rule, ...], text: str, rounds: int = _ROUNDS) -> str:
-    """Apply all rules until nothing changes: at most `rounds` times, and once to a long text."""
+    """Apply all rules until nothing changes: at most `rounds` times, and once to a long text.
+
+    JSON may escape a slash; the slashes of a text in which only then a rule matches are returned without the escape.
+    """
+    if (plain := text.replace("\\/", "/")) != text and (changed := _apply(rules, plain, rounds)) != plain:
+        return changed
     for _ in range(rounds if len(text) < _LONG else 1):
         before, lowered = text, text.lower()
         for rule in rules:

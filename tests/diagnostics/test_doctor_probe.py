@@ -77,7 +77,7 @@ UNKNOWN_LOCATION = (
 @pytest.mark.parametrize(
     ("text", "reason", "code"),
     [
-        (MISSING_LIBRARY, "ImportError: libcudart.so.12", "CMP021"),
+        (MISSING_LIBRARY, "ImportError: libcudart.so.12", "CMP907"),
         ("import cv2_is_not_here.part", "No module named 'cv2_is_not_here'", "ENV012"),
         ("raise RuntimeError('no idea')", "RuntimeError: no idea", "ENV921"),
         (f"raise RuntimeError({OLD_DRIVER!r})", "too old", "ENV006"),
@@ -85,7 +85,7 @@ UNKNOWN_LOCATION = (
         ("import os; os._exit(7)", "ended with 7 and gave no answer", "ENV921"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "crashed with SIGSEGV", "ENG011"),
         ("input()", "EOFError", "ENV921"),
-        (LAZY.format(root=MISSING_LIBRARY), "libcudart.so.12", "CMP021"),
+        (LAZY.format(root=MISSING_LIBRARY), "libcudart.so.12", "CMP907"),
         (LAZY.format(root=UNKNOWN_LOCATION), "unknown location", "ENV923"),
     ],
 )  # fmt: skip

@@ -121,7 +121,7 @@ def test_commands_of_ours_begin_as_the_user_started_us(environment, monkeypatch,
     environment.add("vllm", "0.11.0").add("trl", "0.17.0").add("transformers", "5.0.0")
     out = run_command("doctor", "--format", form, "--prefix", environment.prefix).out
     assert "-m diagnostics" not in out
-    assert ("grpo-doctor explain" in out) == (form in {"terminal", "sarif"})
+    assert "grpo-doctor explain" in out or form not in {"terminal", "sarif"}
     plan = run_command("doctor", "--format", "json", "--fix-plan", "--prefix", environment.prefix).out
     assert "-m diagnostics" not in plan
     assert "grpo-doctor doctor --prefix" in plan

@@ -87,7 +87,7 @@ def test_patch_of_a_script_with_many_runs_applies(migrate, tmp_path):
     [
         (TRL.replace("\n", "\r\n"), False), (TRL.replace("use_vllm", "\tuse_vllm"), True),
         (TRL.replace("args", "# \u200e\nargs", 1), False), (TRL.replace("args", "# ##[x]\nargs", 1), False),
-        (TRL.replace("args", '"""\n::error::\n"""\nargs', 1), False),
+        (TRL.replace("args", '"""\n::error::\n"""\nargs', 1), True),
     ],
 )  # fmt: skip
 def test_patch_is_printed_only_if_it_applies(migrate, tmp_path, text, applies):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from diagnostics import catalog
+from diagnostics import called_as, catalog
 from diagnostics.catalog.mitigation_ranking import possible_triggers, recommended_fix
 from diagnostics.catalog.model import FRAMEWORKS, Bound, Mitigation
 from diagnostics.fixes import DOES_NOT_HELP, NOT_TESTED, VERIFIED, first_lines, mitigation_line
@@ -79,7 +79,7 @@ def test_failed_mitigation_is_listed_as_no_help_with_its_run(issue):
     assert names(result.does_not_help) == ["half", "never"]
     assert {offer.standing for offer in result.does_not_help} == {DOES_NOT_HELP}
     runs = [" ".join(offer.run.words) for offer in result.does_not_help]
-    command = "python -m repro run SCH001 --trigger"
+    command = f"{called_as()} repro run SCH001 --trigger"
     assert runs == [f"{command} a --mitigation half", f"{command} b --mitigation never"]
     assert names(recommended_fix(entry).offers) == ["helps", "half"]
 

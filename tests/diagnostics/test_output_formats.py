@@ -79,9 +79,9 @@ def test_sarif_has_level_rule_location_and_failed_invocation():
 
 def test_sarif_and_markdown_have_no_live_link_or_formula():
     r"""A backslash before an escaped bracket is escaped, too; GitHub reads `$a$` as a formula."""
-    full = report(replace(finding(), title=r"[a](https://x.org) [b\](https://x.org) $a$"))
+    full = report(replace(finding(), title=r"[a](https://github.com/x) [b\](https://github.com/x) $a$"))
     rule = json.loads(sarif.render(full))["runs"][0]["tool"]["driver"]["rules"][0]
-    assert r"[a\](https://x.org) [b\\\](https://x.org)" in rule["shortDescription"]["text"]
+    assert r"[a\](https://github.com/x) [b\\\](https://github.com/x)" in rule["shortDescription"]["text"]
     assert r"\$a\$" in markdown.render(full)
 
 

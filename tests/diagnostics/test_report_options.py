@@ -18,7 +18,7 @@ LOG = 'Traceback (most recent call last):\n  File "/opt/run.py", line 3, in <mod
 LOG += "OSError: [Errno 98] Address already in use\n"
 # Exit codes without a finding; lint's script names a file that does not exist, so lint stays incomplete.
 CODE_WITHOUT_FINDINGS = {"doctor": 0, "lint": 3, "triage": 0}
-CODES = {"doctor": "SCH001", "lint": "CFG101", "triage": "CFG109"}
+CODES = {"doctor": "CMP001", "lint": "CFG101", "triage": "CFG109"}
 
 
 @pytest.fixture(params=CODES)

@@ -130,8 +130,8 @@ def _compare_with_stated(result: Result, trainer: TrainerSettings) -> Result:
 
 def _stated_notice(result: Result, name: str, stated: float) -> Result:
     """Return the fault of a parameter as a clean result with a notice that the trainer's settings state it."""
-    text = "the server samples with {name} {stated:g}, as stated; see {called_as} explain {code}"
-    values = {"called_as": called_as(), "name": name, "stated": stated, "code": result.code}
+    text = f"the server samples with {{name}} {{stated:g}}, as stated; see {called_as()} explain {{code}}"
+    values = {"name": name, "stated": stated, "code": result.code}
     return replace(result, outcome=CLEAN, message="", code="", evidence=(note("notice", text, **values),))
 
 
