@@ -194,13 +194,13 @@ def _unknown_release(plan: RunPlan) -> list[NotChecked]:
     The entry decides only if no release has all options, because then every release refuses one of them.
     """
     options = [value.key for value in option_index.options_to_check(plan.settings)]
-    partial, releases = option_index.releases_with_all(plan.option_package, options)
+    partial, releases = option_index.releases_with_all(plan.option_package, options, plan.role)
     if not partial or (releases and not FRAMEWORKS[plan.option_package].packages):
         return []
     clause = f"only {releases[0]} to {releases[-1]} have" if releases else "no release has"
     where = f"{clause} all options of this run"
     for option in () if releases else partial:
-        _, others = option_index.releases_with_all(plan.option_package, {*options} - {option})
+        _, others = option_index.releases_with_all(plan.option_package, {*options} - {option}, plan.role)
         if others:
             where += f"; {others[0]} to {others[-1]} lack only {option}"
             break

@@ -252,7 +252,7 @@ def is_skipped(plan: RunPlan, value: Value) -> bool:
 
 def missing_option(package: str, role: str, name: str, release: Version) -> tuple[str, str]:
     """Return a clause about an option that a release lacks, and the one option that may replace it, else ""."""
-    first, last = release_span(package, name) or (release, release)
+    first, last = release_span(package, name, role) or (release, release)
     nearest = str(last if last < release else first)
     old, new = exact_options(package, role, nearest), exact_options(package, role, str(release))
     found, exact = find_successors(name, old, new), query.Release(package, str(release))
@@ -272,7 +272,7 @@ def equivalent_option(plan: RunPlan, name: str, release: Version | None) -> str:
             option
             for option in equivalents
             if option in option_names(framework, plan.role)
-            and not (release and lacks_option(framework, option, release))
+            and not (release and lacks_option(framework, option, release, plan.role))
             and option not in plan.options
         ),
         "",
@@ -320,7 +320,8 @@ def expand_abbreviations(settings: Settings, release: Version | None) -> None:
     if parser_of(framework) not in {"argparse", "dataclasses"} or not settings.framework_parser:
         return
     names = option_names(framework, settings.role)
-    names = frozenset(name for name in names if not (release and lacks_option(framework, name, release)))
+    if release:
+        names = frozenset(name for name in names if not lacks_option(framework, name, release, settings.role))
     if settings.role == "other":
         names = command_options(query.Release(framework, str(release or ""), settings.command))
     for key, value in list(settings.options.items()):
@@ -371,9 +372,13 @@ def is_indexed_release(package: str, release: Version | None) -> bool:
     return is_indexed(package) and release is not None and str(release) in store.load(package).releases
 
 
-def release_span(package: str, name: str) -> tuple[Version, Version] | None:
-    """Return the first and the last release that have an option; None if no release has it."""
-    return _spans(package).get(name)
+def release_span(package: str, name: str, role: str = "train") -> tuple[Version, Version] | None:
+    """Return the first and the last release that have an option; None if no release has it.
+
+    For the role `serve` it is an option of the framework's server, if the index has these.
+    """
+    served = _spans(package, "serve") if role == "serve" else {}
+    return (served or _spans(package)).get(name)
 
 
 def _is_companion_option(package: str, name: str) -> bool:
@@ -381,7 +386,9 @@ def _is_companion_option(package: str, name: str) -> bool:
     return any(release_span(companion, name) for companion in FRAMEWORKS[package].option_packages)
 
 
-def releases_with_all(package: str, wanted: Iterable[str]) -> tuple[list[str], tuple[Version, ...]]:
+def releases_with_all(
+    package: str, wanted: Iterable[str], role: str = "train"
+) -> tuple[list[str], tuple[Version, ...]]:
     """Return the options of `wanted` that some release lacks, and the releases that have all of them.
 
     Releases before OLDEST don't count, nor options that no release has or that come from another package, such as
@@ -389,7 +396,7 @@ def releases_with_all(package: str, wanted: Iterable[str]) -> tuple[list[str], t
     """
     indexed = map(Version, store.load(package).releases)
     releases = [release for release in indexed if release >= OLDEST.get(package, release)]
-    spans = {name: span for name in wanted if (span := release_span(package, name))}
+    spans = {name: span for name in wanted if (span := release_span(package, name, role))}
     partial = {
         name: (first, last)
         for name, (first, last) in spans.items()
@@ -401,9 +408,9 @@ def releases_with_all(package: str, wanted: Iterable[str]) -> tuple[list[str], t
     return list(partial), tuple(release for release in releases if first <= release <= last)
 
 
-def lacks_option(package: str, name: str, release: Version) -> bool:
+def lacks_option(package: str, name: str, release: Version, role: str = "train") -> bool:
     """Return whether an indexed release lacks an option that other releases have."""
-    span = release_span(package, name)
+    span = release_span(package, name, role)
     if span is None or not is_indexed_release(package, release):
         return False
     # vLLM accepts `disable_x` where it has `enable_x`.

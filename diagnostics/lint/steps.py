@@ -253,7 +253,7 @@ def _is_refused(plan: RunPlan, option: str) -> bool:
     """Return whether the framework's own parser refuses an option of the run, because its release lacks it."""
     name, release = plan.option_package, plan.versions.known.get(plan.option_package)
     parsed = plan.settings.framework_parser and not plan.own_copy and option in plan.settings.options
-    return bool(release and parsed and option_index.lacks_option(name, option, release))
+    return bool(release and parsed and option_index.lacks_option(name, option, release, plan.role))
 
 
 def merge_identical(findings: Iterable[Finding]) -> list[Finding]:

@@ -107,12 +107,12 @@ def _unknown_to_release(
         removed = release is not None and DIALECTS[name].removal(value.key, str(release))
         if value.key in skipped or removed or option_index.is_skipped(plan, value):
             continue
-        if release is not None and option_index.lacks_option(name, value.key, release):
+        if release is not None and option_index.lacks_option(name, value.key, release, plan.role):
             clause, similar = option_index.missing_option(name, plan.role, value.key, release)
             unknown[clause] = value, similar
         elif value.key in refused:
             similar = option_index.suggest(value.key, names) if len(unknown) < _MAX_CHECKED else ""
-            if not similar or (release is not None and option_index.lacks_option(name, similar, release)):
+            if not similar or (release is not None and option_index.lacks_option(name, similar, release, plan.role)):
                 equivalent = option_index.equivalent_option(plan, value.key, release)
                 similar = equivalent if equivalent in names else ""
             # Forks of EasyR1 add options to a class of the same name, but not those of another framework.
