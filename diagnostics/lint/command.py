@@ -50,7 +50,7 @@ def _release_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ("lint --trl 1.16.0 -- trl grpo --num_generations 8", "a command"),
         ("lint train.sh --from trl==0.17 --to trl==1.16", "what an upgrade changes for this run"),
     ),
-    exit_codes={1: "findings at or above --fail-on", 3: "incomplete: some input could not be checked"},
+    exit_codes={1: "findings at or above --fail-on", 3: "incomplete: an unchecked input could hide an error"},
 )
 @click.argument("files", nargs=-1, metavar="FILE... | -- COMMAND...")
 @click.option(

@@ -1,9 +1,10 @@
 """List the inputs of a run that `lint` could not check, as entries "not checked" with the reason and often a remedy.
 
 - `take_unknown_values`: values that a rule needed and that are not known.
-- `unread_inputs_check`: a check with files and configs that were not read, options that no indexed release has, parts
-  of a config that are not indexed, `+` keys that releases already have, an unknown release if some lack an option, and
-  the checks in the source of a release that is not indexed.
+- `unread_inputs_check`: a check with files and configs that were not read.
+- `unindexed_entries`: options that no indexed release has, parts of a config that are not indexed, `+` keys that
+  releases already have, an unknown release if some lack an option, and the checks in the source of a release that is
+  not indexed.
 - `merge_entries`: merges entries with the same text.
 """
 
@@ -43,14 +44,14 @@ def take_unknown_values(plans: Iterable[RunPlan], *, decides: bool) -> list[NotC
     for plan in plans:
         for name, value in plan.unknown.items():
             if value is None:
+                reason = "nothing that was read sets the number of training processes"
                 missing = _options_for_processes(plan)
-                reason = f"nothing that was read sets {missing or 'the number of training processes'}"
-                # A file that was not found may set it, and has its own entry.
-                unread = missing and plan.settings.has_unread_options
-                remedy = "" if unread else f"set {missing}" if missing else _SET_PROCESSES
+                remedy = f"set {missing}" if missing else _SET_PROCESSES
                 entries.append(NotChecked("process count", reason, remedy, decides=decides))
             else:
                 reason = "its value depends on a branch, a command or the environment"
+                if value.place.file.endswith(".py"):
+                    reason = "the script computes its value or reads it from elsewhere"
                 if value.written is not UNKNOWN:
                     reason = f"its value {format_value(value.written)!r} gives no whole number"
                 entries.append(NotChecked(value.key or name, reason, "", str(value.place), decides))
@@ -79,12 +80,14 @@ def merge_entries(entries: Iterable[NotChecked]) -> list[NotChecked]:
 
 def unread_inputs_check(plans: Iterable[RunPlan]) -> list[CheckResult]:
     """Return one check with all inputs that were not read or understood, as a list; empty if there are none."""
-    entries = merge_entries(
-        entry
-        for plan in plans
-        for entry in (*plan.settings.not_checked, *_unchecked_options(plan), *_unchecked_guards(plan))
-    )
+    entries = merge_entries(entry for plan in plans for entry in plan.settings.not_checked)
     return [CheckResult.of(READING, (), entries)] if entries else []
+
+
+def unindexed_entries(group: str, plans: Iterable[RunPlan]) -> list[NotChecked]:
+    """Return what a group of rules could not compare, because the index does not have it."""
+    functions = {"options": _unchecked_options, "checks of the framework": _unchecked_guards}
+    return [entry for plan in plans if group in functions for entry in functions[group](plan)]
 
 
 def _unchecked_guards(plan: RunPlan) -> list[NotChecked]:

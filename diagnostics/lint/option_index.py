@@ -156,12 +156,13 @@ def accepts(name: str, names: Collection[str], *, nested: bool = False, abbrevia
 
 def refused_options(settings: Settings, names: Collection[str], *, nested: bool = False) -> list[Value]:
     """Return the options of a run that a parser with these options does not accept; see `accepts`."""
-    by_argparse = parser_of(settings.framework) != "hydra"
+    parser = parser_of(settings.framework)
+    by_argparse, completes = parser != "hydra", parser not in {"hydra", "omegaconf"}
     # Python completes no keyword, and TRL no key of a config file.
     as_written = TYPED_FILES if settings.framework in {"trl", "unsloth"} else ".py"
 
     def is_accepted(value: Value) -> bool:
-        abbreviated = by_argparse and not value.place.file.endswith(as_written)
+        abbreviated = completes and not value.place.file.endswith(as_written)
         return accepts(value.key, names, nested=nested and by_argparse, abbreviated=abbreviated)
 
     return [value for value in options_to_check(settings) if not is_accepted(value)]

@@ -45,6 +45,11 @@ _PIN = re.compile(
     + r")(?:\[[\w,\s-]*\])?\s*==\s*([0-9][\w.+!-]*)",
     re.IGNORECASE,
 )
+# A tag of a repository: `verl @ git+https://github.com/volcengine/verl.git@v0.5.0`; `verl @` is optional.
+_TAG = re.compile(
+    r"(?:^|[\s\"'])(?:([\w.-]{1,100})(?:\[[\w,\s-]*\])?\s*@\s*)?git\+[^\s@\"']{1,200}?/([\w.-]{1,100}?)(?:\.git)?"
+    r"@(?:[\w.]{1,50}-)?v?(\d+\.\d+[\w.]*)"
+)
 # An entry of uv.lock or poetry.lock.
 _LOCKED = re.compile(r'^name = "([\w.-]+)"\nversion = "([^"]+)"', re.MULTILINE)
 _REQUIREMENT_FILE = re.compile(
@@ -170,11 +175,16 @@ def _add_copies(folder: Path, project: Project) -> None:
 def _add_requirements(path: Path, folder: Path, project: Project) -> None:
     """Add the pinned releases in a file; those that an earlier file pins stay."""
     text = _read_text(path, folder)
-    if not any(name in text.lower() for name in _NAMES):
+    if "git+" not in text and not any(name in text.lower() for name in _NAMES):
         return
-    pins = _LOCKED.findall(text) if path.name.endswith(".lock") else []
-    pins += [pin for line in text.splitlines() for pin in _PIN.findall(line.partition("#")[0])]
+    locked = _LOCKED.findall(text) if path.name.endswith(".lock") else []
+    pins = [(name, version) for name, version in locked if canonicalize_name(name) in _NAMES]
+    source = re.sub("#.*", "", text)
+    pins += _PIN.findall(source)
+    pins += [(name or repository, version) for name, repository, version in _TAG.findall(source)]
     for distribution, version in pins:
-        name, release = _NAMES.get(canonicalize_name(distribution)), parse_version(version)
-        if name and release and name not in project.pins:
+        key, release = canonicalize_name(distribution), parse_version(version)
+        # The name of a repository is that of its framework, also if that is in no registry.
+        name = _NAMES.get(key, key)
+        if name in PACKAGES and release and name not in project.pins:
             project.pins[name] = (release, str(path))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.cpu_limit import CpuLimitError, cpu_limit
-from diagnostics.findings import CheckResult, Finding, NotChecked, Report
+from diagnostics.findings import CheckResult, Finding, Report
 from diagnostics.fixes import join_some
 from diagnostics.lint import not_checked, option_index
 from diagnostics.lint.derivation import make_plan
@@ -224,7 +224,7 @@ def _check_group(
     if not any(rule.applies_to(plans[0]) for rule in rules for plans in subjects[rule.scope]):
         return CheckResult(name, "skipped", "none of its rules is for this kind of run")
     findings: list[Finding] = []
-    unknowns: list[NotChecked] = []
+    unknowns = not_checked.unindexed_entries(name, (plan for (plan,) in subjects["run"]))
     for rule in rules:
         for plans in subjects[rule.scope]:
             try:

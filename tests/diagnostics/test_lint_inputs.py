@@ -153,6 +153,20 @@ def test_release_is_read_from_the_projects_requirements(tmp_path):
     assert collect_versions({}, installed=False).known == {}
 
 
+def test_release_is_read_from_the_tag_of_a_repository(tmp_path):
+    """A tag gives the release, with or without a name; a commit or a comment gives none."""
+    lines = ["slime @ git+https://host/THUDM/slime.git@v0.2.1", "git+https://host/volcengine/verl@v0.5.0#egg=verl"]
+    lines += ["skyrl-train @ git+https://host/S/SkyRL.git@skyrl_train-v0.3.0#subdirectory=skyrl-train"]
+    lines += ["trl @ git+https://host/huggingface/trl@0c1f8e2", "# vllm @ git+https://host/v/vllm@v0.8.0"]
+    (tmp_path / "requirements.txt").write_text("\n".join(lines))
+    pins = project_requirements.read_project(tmp_path).pins
+    assert {name: str(release) for name, (release, _) in pins.items()} == {
+        "slime": "0.2.1",
+        "verl": "0.5.0",
+        "skyrl": "0.3.0",
+    }
+
+
 def test_requirements_outside_of_the_project_are_not_read(tmp_path, monkeypatch):
     """A link out of the project is not followed; a script outside of the working folder does not get its pins."""
     (tmp_path / "private.txt").write_text("trl==0.17.0\n")

@@ -7,7 +7,6 @@ is known.
 import pytest
 
 from diagnostics.findings import Severity
-from diagnostics.lint import not_checked
 from diagnostics.lint.settings_reader import read_text
 from tests.case_files import each_case, read_cases
 from tests.diagnostics.lint_reports import codes, lint, plans, report
@@ -43,7 +42,7 @@ def test_exit_code_is_3_if_an_unknown_value_could_hide_a_fault():
         "NPROC_PER_NODE=4 swift rlhf --rlhf_type grpo --model M --reward_funcs a --use_vllm true --vllm_mode "
     )
     healthy += "colocate --sleep_level 1 --per_device_train_batch_size 8 --num_generations 8"
-    assert (not_checked.READING, "release of ms-swift", False) in unknowns(healthy)
+    assert ("options", "release of ms-swift", False) in unknowns(healthy)
     assert report(healthy).exit_code(Severity.ERROR) == 0
     # No release has both options, so every release refuses one.
     assert report(healthy + " --num_infer_workers 4 --teacher_model t").exit_code(Severity.ERROR) == 3
@@ -54,7 +53,7 @@ def test_equal_unknowns_are_grouped(tmp_path):
         (tmp_path / name).write_text(
             "swift rlhf --rlhf_type grpo --use_vllm true --vllm_mode colocate --reward_funcs a\n"
         )
-    [check] = [check for check in lint(tmp_path).checks if check.check == not_checked.READING]
+    [check] = [check for check in lint(tmp_path).checks if check.check == "options"]
     [entry] = check.not_judged
     assert entry.what == "release of ms-swift"
     assert "a.sh:1" in entry.place
@@ -70,9 +69,9 @@ def test_option_that_the_release_lacks_is_refused(script, releases, is_refused):
 def test_unindexed_config_parts_are_reported():
     """The config of verl's mindspeed engine and the role sections of ms-swift's YAML are reported as not checked."""
     run = VERL + "model_engine=mindspeed actor_rollout_ref.actor.mindspeed.param_offload=True"
-    assert (not_checked.READING, "the config of model_engine=mindspeed", True) in unknowns(run, verl="0.9.0")
+    assert ("options", "the config of model_engine=mindspeed", True) in unknowns(run, verl="0.9.0")
     text = "rlhf_type: grpo\nuse_vllm: true\nnum_generations: 8\ntrain:\n  gpus: 4\nrollout:\n  gpus: 4\n"
-    assert (not_checked.READING, "its sections for roles", True) in unknowns(text, "yaml", ms_swift="4.5.2")
+    assert ("options", "its sections for roles", True) in unknowns(text, "yaml", ms_swift="4.5.2")
     assert "error CFG113" not in codes(text, "yaml", ms_swift="4.5.2")
 
 
