@@ -31,6 +31,8 @@ from diagnostics.lint.user_scripts import add_script_settings, read_user_script
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_scalar
 
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_.-]*)(?:=(.*))?$", re.DOTALL)
+# Programs whose `-c` is followed by no shell script.
+_NO_SHELL = re.compile(r"(?:i?python|perl|ruby|node|[efpz]?grep|echo|printf)[\d.]*")
 _NUMBER = re.compile(r"-[0-9.]")
 _REMOVED_KEY = re.compile(r"~([A-Za-z_][\w./@-]*)(?:=.*)?", re.DOTALL)
 _OVERRIDE = re.compile(r"(\+{0,2}(?:[A-Za-z_][\w-]*)(?:[./@][\w-]+)*)=(.*)$", re.DOTALL)
@@ -165,9 +167,16 @@ def read_command(
 
 
 def _shell_arguments(words: list[Word]) -> list[Word]:
-    """Return the words with scripts: SCRIPT in `bash -c SCRIPT`."""
-    first = next((index for index, word in enumerate(words) if word.clean.endswith("sh")), len(words))
-    return [script for option, script in pairwise(words[first + 1 :]) if option.clean in {"-c", "-lc"}]
+    """Return the words with scripts: SCRIPT in `bash -c SCRIPT`, `submit -c SCRIPT` or `sbatch --wrap=SCRIPT`."""
+    wrapped = [word for word in words if word.clean.startswith("--wrap=")]
+    scripts = [Word(word.text.partition("=")[2], word.line) for word in wrapped]
+    is_shell = True
+    for word, following in pairwise(words):
+        name = word.clean.rpartition("/")[2]
+        if is_shell and name in {"-c", "-lc", "--wrap"}:
+            scripts.append(following)
+        is_shell = name.endswith("sh") or (is_shell and not _NO_SHELL.fullmatch(name))
+    return scripts
 
 
 def _inline_env(words: list[Word], file: str) -> dict[str, Value]:

@@ -24,7 +24,7 @@ from diagnostics import safe_io
 from diagnostics.cpu_limit import ends_in_time
 from diagnostics.findings import NotChecked
 from diagnostics.lint.project_files import find_above
-from diagnostics.lint.readers.shell_expansion import MARKS, SCRIPT_SUFFIXES, Expander, node_text
+from diagnostics.lint.readers.shell_expansion import HOLE_CODE, MARKS, SCRIPT_SUFFIXES, Expander, node_text
 from diagnostics.lint.readers.shell_scope import HOLE, SOFT, Scope, Word, slurm_variables
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
 from diagnostics.lint.values import Place, Value
@@ -55,6 +55,8 @@ _PLACEHOLDER = re.compile(r"(?<=[\s=])<([A-Za-z](?:[\w. -]{0,60}\w)?)>(?=\s|$)")
 _BACKTICKS = re.compile(r"`[^`\n]*<\([^`\n]*`")
 # A default value over several lines, such as a prompt: tree-sitter takes its quotes and parentheses for syntax.
 _LONG_DEFAULT = re.compile(r'"\$\{(\w+):?[-=](?=[^}\n]*\n)(?:[^}"\\]|\\.)*\}"', re.DOTALL)
+# It does not accept an operator such as `;` in the text of `${X:+text}`, either.
+_OPERATOR_IN_TEXT = re.compile(r"\$\{(\w+):?[-+=][^}\n;|&<>]{0,200}[;|&<>][^}\n]{0,200}\}")
 
 
 @dataclass
@@ -99,7 +101,7 @@ def read_nested(word: Word, file: str) -> list[Command]:
 
 def parse(text: str, file: str) -> Node:
     """Parse a script; raise UnreadableError if it is larger than the limits, or parsing it takes too long."""
-    source = text.replace("\r\n", "\n").encode("utf-8", "replace")
+    source = text.replace("\r\n", "\n").replace(HOLE, HOLE_CODE).encode("utf-8", "replace")
     if len(source) > _MAX_SCRIPT:
         raise UnreadableError(f"{file}: larger than {_MAX_SCRIPT // 1000} kB, so it is no script")
     parser = tree_sitter.Parser(_LANGUAGE)
@@ -139,16 +141,18 @@ class _ScriptReader:
     def _parse(self, text: str, file: str) -> Node:
         """Parse a script into tree-sitter's syntax tree, and count the work; placeholders such as `<model>` are quoted.
 
-        If the parser does not understand the script, a default value over several lines is left out, so it is unknown.
+        If the parser does not understand the script, a default value over several lines or with an operator is left
+        out, so it is unknown.
         """
         self._count(len(text) // 8)
         # To the shell, the template text `--model <your model>` contains two redirects, so it is quoted.
         text = _OPTION_PLACEHOLDER.sub(r"\1'<\2>'", text)
         tree = parse(text, file)
-        misread = (_PLACEHOLDER, _LONG_DEFAULT, _BACKTICKS)
+        misread = (_PLACEHOLDER, _LONG_DEFAULT, _BACKTICKS, _OPERATOR_IN_TEXT)
         if not tree.has_error or not any(pattern.search(text) for pattern in misread):
             return tree
         text = _LONG_DEFAULT.sub(lambda match: f'"${{{match[1]}}}' + "\n" * match[0].count("\n") + '"', text)
+        text = _OPERATOR_IN_TEXT.sub(r"${\1}", text)
         return parse(_BACKTICKS.sub("$(:)", _PLACEHOLDER.sub(r"'<\1>'", text)), file)
 
     def _count(self, steps: int) -> None:

@@ -39,6 +39,9 @@ _ESCAPED_IN_QUOTES = re.compile(r'\\(["\\$`])')
 _ARITHMETIC = re.compile(r"[\d\s()+*/%-]{1,500}")
 # The path of a program, of which only the name matters.
 _PROGRAM_PATH = re.compile(r"(?:\$\(|`) *(?:which|command -v|type -p) +([A-Za-z][\w.-]*) *[)`]")
+# A file of a package, as Python prints it: `os.path.dirname(swift.__file__) + "/cli/rlhf.py"`.
+_MODULE_FILE = re.compile(r"python.{1,200}?\b([A-Za-z_]\w*)\.__(?:file|path)__(.*)", re.DOTALL)
+_LITERAL = re.compile(r"""["']([\w./-]+)\\?["']""")
 # `$(dirname "$0")`, also for a linked script, with a folder above or below, or within `cd ... && pwd`.
 _SCRIPT_FOLDER = re.compile(
     r"""[$(`]+(?:(?:cd|realpath|readlink\ -f)\s+(?:--\s+)?"?\$\()?dirname\s+(?:--\s+)?"?
@@ -49,6 +52,8 @@ _SCRIPT_FOLDER = re.compile(
 
 # Marks in expanded text. KEEP: the text is a word, even if it is empty. A pair of LINE encloses a line number.
 KEEP, LINE = "\2", "\3"
+# HOLE in a text that is parsed, because tree-sitter stops at HOLE itself: a character for private use.
+HOLE_CODE = "\ue000"
 _LINE_MARK = re.compile(f"{LINE}(\\d+){LINE}")
 # Blanks in quotes, which split no word.
 _PROTECT = {" ": "\x0e", "\t": "\x0f", "\n": "\x10"}
@@ -60,7 +65,7 @@ MARKS = dict.fromkeys((*range(7), *map(ord, _PROTECT.values())), " ")
 
 def node_text(node: Node) -> str:
     """Return the source text of a node."""
-    return (node.text or b"").decode("utf-8", "replace")
+    return (node.text or b"").decode("utf-8", "replace").replace(HOLE_CODE, HOLE)
 
 
 class Expander:
@@ -155,7 +160,7 @@ class Expander:
         source, offset = node.text or b"", node.start_byte
 
         def literal(first: int, last: int) -> str:
-            text = source[first - offset : last - offset].decode("utf-8", "replace")
+            text = source[first - offset : last - offset].decode("utf-8", "replace").replace(HOLE_CODE, HOLE)
             return _literal(text, quoted=quoted, splits=splits) if text else ""
 
         parts: list[str] = []
@@ -254,10 +259,17 @@ class Expander:
         return f"{SOFT if SOFT in text else ''}{value}"
 
     def _command_output(self, node: Node) -> str:
-        """Return the output of a command substitution if it is the script's folder or a program's name, else HOLE."""
+        """Return the output of a command substitution as far as it is known.
+
+        It is the script's folder, a program's name, or the path of a package's file behind HOLE; else HOLE.
+        """
         source = node_text(node)
         if len(source) < 300 and (program := _PROGRAM_PATH.fullmatch(source)):
             return program[1]
+        module = _MODULE_FILE.search(source) if len(source) < 300 else None
+        path = "/".join(part.strip("/") for part in _LITERAL.findall(module[2])) if module else ""
+        if module and path.endswith(".py"):
+            return f"{HOLE}/{module[1]}/{path}"
         match = _SCRIPT_FOLDER.fullmatch(source) if len(source) < 300 else None
         script = _absolute(self.main if match[1] == "0" else self.file) if match else HOLE
         if match is None or script == HOLE:
