@@ -155,7 +155,10 @@ def test_release_is_read_from_the_projects_requirements(tmp_path):
 
 def test_release_is_read_from_the_tag_of_a_repository(tmp_path):
     """A tag gives the release, with or without a name; a commit or a comment gives none."""
-    lines = ["slime @ git+https://host/THUDM/slime.git@v0.2.1", "git+https://host/volcengine/verl@v0.5.0#egg=verl"]
+    lines = [
+        "slime @ git+https://host/THUDM/slime.git@v0.2.1",
+        "git+https://host/volcengine/verl@v0.5.0#egg=verl",
+    ]
     lines += ["skyrl-train @ git+https://host/S/SkyRL.git@skyrl_train-v0.3.0#subdirectory=skyrl-train"]
     lines += ["trl @ git+https://host/huggingface/trl@0c1f8e2", "# vllm @ git+https://host/v/vllm@v0.8.0"]
     (tmp_path / "requirements.txt").write_text("\n".join(lines))
@@ -194,6 +197,26 @@ def test_hydra_config_files_are_read(tmp_path):
     assert settings.options["data.train_batch_size"].data == 32
     assert not [key for key in settings.options if "gone" in key]
     assert settings.options["actor_rollout_ref.actor.ppo_mini_batch_size"].data == 128
+
+
+def test_defaults_list_of_a_config_is_read(tmp_path):
+    """A config without its command takes values of the files in its defaults list; a missing one is not checked."""
+    text = (
+        "defaults: [base, gone, own@actor_rollout_ref.actor, _self_]\nactor_rollout_ref: {rollout: {n: 8}}\n"
+    )
+    (tmp_path / "mine.yaml").write_text(text)
+    (tmp_path / "base.yaml").write_text(
+        "data: {train_batch_size: 64}\nactor_rollout_ref: {rollout: {n: 4}}\n"
+    )
+    (tmp_path / "own.yaml").write_text("ppo_mini_batch_size: 128\n")
+    [settings] = read_text(text, str(tmp_path / "mine.yaml"), syntax="yaml")
+    names = (
+        "data.train_batch_size",
+        "actor_rollout_ref.actor.ppo_mini_batch_size",
+        "actor_rollout_ref.rollout.n",
+    )
+    assert [settings.options[name].data for name in names] == [64, 128, 8]
+    assert [entry.what for entry in settings.not_checked] == ["gone.yaml"]
 
 
 def test_folder_and_standard_input_are_linted(in_project, tmp_path, monkeypatch):

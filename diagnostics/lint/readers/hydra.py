@@ -36,7 +36,7 @@ _MAX_STEPS = 8
 
 
 def compose_config(settings: Settings, *, required: bool) -> None:
-    """Add the options of the config files that a command names, unless it is a config that verl ships.
+    """Add the options of the config files that a command or a config names, unless it is a config that verl ships.
 
     The command's own options take precedence.
 
@@ -46,9 +46,12 @@ def compose_config(settings: Settings, *, required: bool) -> None:
     """
     path, name = settings.options.get("--config-path"), settings.options.get("--config-name")
     stem = str(name.data).removesuffix(".yaml") if name is not None and name.known else ""
-    if uses_shipped_config(settings):
+    own = Path(settings.place.file)
+    names_others = "defaults" in settings.options and own.stem not in SHIPPED
+    is_config = names_others and not settings.target and own.suffix == ".yaml" and own.is_file()
+    if not is_config and uses_shipped_config(settings):
         return
-    file = _find_config(path, stem, settings.place.file)
+    file, stem = (own, own.stem) if is_config else (_find_config(path, stem, settings.place.file), stem)
     if file is None:
         place = path or name
         if required and place is not None:
@@ -66,7 +69,8 @@ def compose_config(settings: Settings, *, required: bool) -> None:
         if key not in removed and not key.startswith(tuple(f"{name}." for name in removed)):
             settings.options.setdefault(key, value)
     settings.files.add(str(file))
-    settings.script_options = settings.script_options.union(config.options)
+    if not is_config:
+        settings.script_options = settings.script_options.union(config.options)
     for name_of_part, reason in config.missing.items():
         settings.not_checked.append(NotChecked(f"{name_of_part}.yaml", reason, "", str(file)))
 
@@ -165,7 +169,7 @@ class ComposedConfig:
             if not file or file in SHIPPED or group.startswith(("override", "hydra")):
                 continue
             where, _, at = group.partition("@")
-            under = at or where.strip("./").replace("/", ".")
+            under = at.removeprefix("_here_") if at else where.strip("./").replace("/", ".")
             # A file in a group's folder names other files relative to this folder.
             group_folder = "" if where.startswith("/") else f"{name.rpartition('/')[0]}/"
             path = posixpath.normpath(f"{group_folder}{where}/{file}".replace("//", "/").strip("/"))
@@ -185,7 +189,8 @@ def _find_config(path: Value | None, stem: str, file: str) -> Path | None:
 def _parse_default(entry: Any) -> tuple[str, str]:
     """Return (group, file) of an entry in a defaults list; the group may have a package, as in `group@package`."""
     if isinstance(entry, Value):
-        return "", str(entry.data)
+        file, at, package = str(entry.data).partition("@")
+        return f"{at}{package}", file
     if isinstance(entry, dict) and len(entry) == 1:
         [(group, value)] = entry.items()
         file = str(value.data) if isinstance(value, Value) and value.data else ""
