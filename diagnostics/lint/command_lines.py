@@ -156,6 +156,7 @@ def read_command(
     settings.env = {**command.env, **_inline_env(launch_words, file)}
     settings.launcher = _read_launcher(launch_words, file)
     settings.not_checked += command.not_checked
+    settings.split += command.split
     for key, text in way.extra.items():
         settings.set(key, Value(parse_scalar(text), place))
     read = _read_overrides if uses_overrides(recognised.framework) else _read_flags
@@ -306,7 +307,12 @@ def _read_overrides(words: list[Word], file: str, settings: Settings) -> None:
             settings.prefixes[removed[1]] = "~"
             continue
         if not equals or HOLE in key:
-            if word.is_unknown:
+            before = words[number - 1] if number else word
+            if HOLE not in before.text + word.text and before.text.endswith("=") and not flag:
+                # Hydra takes `a=` and `b` for two overrides, and refuses the second.
+                settings.split.append(word.to_value(file).with_key(before.clean[:-1]))
+                settings.set(before.clean[:-1].lstrip("+"), word.to_value(file))
+            elif word.is_unknown:
                 _report_unread(settings, word, file)
             elif flag:
                 value = words[number + 1] if number + 1 < len(words) else word

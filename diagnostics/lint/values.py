@@ -108,6 +108,7 @@ class Settings:
         prefixes: Key of a Hydra override -> its prefix, such as `+`.
         not_checked: Inputs that could not be read or understood.
         orphaned: Options after the end of the command (a missing backslash), which the command never receives.
+        split: Assignments with a blank beside `=`, which the shell or Hydra takes for several words.
         files: Other files that were read for the settings.
     """
 
@@ -127,6 +128,7 @@ class Settings:
     prefixes: dict[str, str] = field(default_factory=dict)
     not_checked: list[NotChecked] = field(default_factory=list)
     orphaned: list[Value] = field(default_factory=list)
+    split: list[Value] = field(default_factory=list)
     files: set[str] = field(default_factory=set)
 
     def set(self, key: str, value: Value) -> None:

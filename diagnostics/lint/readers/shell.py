@@ -68,12 +68,14 @@ class Command:
         env: The environment variables that the script sets for it.
         line: Its first line in the file.
         not_checked: Sourced files that could not be read, and here-documents that are scripts.
+        split: Assignments before it with a blank beside `=`, which set nothing.
     """
 
     words: list[Word]
     env: dict[str, Value]
     line: int
     not_checked: tuple[NotChecked, ...] = ()
+    split: tuple[Value, ...] = ()
 
 
 def read_script(text: str, file: str, first_line: int = 1) -> list[Command]:
@@ -118,6 +120,7 @@ class _ScriptReader:
         self.commands: list[Command] = []
         self.unread_sources: tuple[NotChecked, ...] = ()
         self.heredocs: tuple[NotChecked, ...] = ()
+        self.split: tuple[Value, ...] = ()
         self.functions: dict[str, tuple[Node, str, int]] = {}
         self.uncalled: dict[str, None] = {}
         self.calls: list[str] = []
@@ -357,7 +360,10 @@ class _ScriptReader:
         self._note_heredoc(words, redirects)
         if not env:
             env, self.scope.is_shared = self.scope.exported, True
-        self.commands.append(Command(words, env, words[0].line, self.unread_sources))
+        if len(words) > 2 and words[0].clean.isidentifier() and words[1].clean == "=":
+            value = words[2].to_value(self.expander.file).with_key(words[0].clean)
+            self.split = (*self.split, value)[:_MAX_UNREAD]
+        self.commands.append(Command(words, env, words[0].line, self.unread_sources, self.split))
 
     def _visit_redirected_statement(self, node: Node) -> None:
         """Walk a statement with redirects, and the commands behind its here-documents."""

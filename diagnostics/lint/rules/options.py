@@ -112,7 +112,7 @@ def _unknown_to_release(
             unknown[clause] = value, similar
         elif value.key in refused:
             similar = option_index.suggest(value.key, names) if len(unknown) < _MAX_CHECKED else ""
-            if not similar or (release is not None and option_index.lacks_option(name, similar, release, plan.role)):
+            if not similar or (release and option_index.lacks_option(name, similar, release, plan.role)):
                 equivalent = option_index.equivalent_option(plan, value.key, release)
                 similar = equivalent if equivalent in names else ""
             # Forks of EasyR1 add options to a class of the same name, but not those of another framework.
@@ -278,6 +278,35 @@ def _unknown_options(
     forwarded = plan.settings.forwarded
     values = [replace(forwarded.get(value.key, value), outside=False) for value in values]
     return Problem(message, values, fix=fix, severity=Severity.WARNING if skips else Severity.ERROR)
+
+
+@rule("CFG114", check=CHECK, role="any")
+def assignments_have_no_blanks(plan: RunPlan) -> Iterator[Problem]:
+    """No assignment of the script or override has a blank beside `=`, because it becomes several words."""
+    for value in plan.settings.split:
+        yield Problem(
+            f"{value.key} is not set: a blank beside its = makes several words of it.",
+            [value],
+            fix=f"Write {value.key}={format_value(value.data)} without blanks.",
+            fix_is_complete=True,
+        )
+
+
+@rule("CFG113", check=CHECK, role="any", warnings_only=True)
+def engine_variables_exist(plan: RunPlan) -> Iterator[Problem]:
+    """No variable has a name that is similar to one of vLLM, and that no release of vLLM reads."""
+    names = frozenset(name for name in option_index.option_names("vllm") if name.startswith("VLLM_"))
+    for name, value in plan.settings.env.items():
+        similar = option_index.suggest(name, names) if name.startswith("VLLM_") and name not in names else ""
+        # A longer or shorter name, such as VLLM_HOST, is probably one of the script's own.
+        if similar and not similar.startswith(name) and not name.startswith(similar):
+            yield Problem(
+                f"No release of vLLM reads {name}; {similar} is similar.",
+                [value],
+                fix=f"Write {similar}, or leave {name} out.",
+                severity=Severity.WARNING,
+                fix_is_complete=True,
+            )
 
 
 @rule("CFG121", check=CHECK, role="any")

@@ -25,9 +25,12 @@ def _port_numbers(plan: RunPlan) -> set[int]:
 
 @rule("CFG109", check=PAIRS, scope="pair", warnings_only=True)
 def trainer_finds_server_port(trainer: RunPlan, server: RunPlan) -> Iterator[Problem]:
-    """A trainer connects to the port on which its local server listens."""
+    """A trainer connects to the port on which its server listens, if that is local or in the same script."""
     expected, listening = _port_numbers(trainer), _port_numbers(server)
-    is_local = trainer.evidence("server.host", "server.address") and server_is_local(trainer)
+    addresses = trainer.evidence("server.host", "server.address")
+    # A script that starts both gives the trainer the server's address, such as the name of another node.
+    own = trainer.source == server.source and not any(address.known for address in addresses)
+    is_local = addresses and (own or server_is_local(trainer))
     if expected and listening and not expected & listening and is_local:
         yield Problem(
             f"The trainer connects to port {min(expected)}, but its server listens on {min(listening)}: it waits until "
