@@ -15,7 +15,7 @@ from typing import Any
 
 from diagnostics import called_as, frameworks
 from diagnostics.collect.metadata_validation import is_install_word
-from diagnostics.output.redact import mask, redact
+from diagnostics.output.redact import MASK, mask, redact
 from diagnostics.output.sanitize import escape
 
 _MAX_CASES, _MAX_FRAMEWORKS = 3, 2
@@ -225,8 +225,10 @@ def quote_command(words: tuple[str, ...]) -> str:
     >>> quote_command(("pip", "install", "numpy<2"))
     "pip install 'numpy<2'"
     """
+    if any(MASK in word for word in words):
+        return _NOT_SHOWN
     for candidate in (words, tuple(map(redact, words))):
-        line = " ".join(map(_quote_word, candidate))
+        line = " ".join(map(_quote_word, candidate, words))
         if escape(line) == line and all(_is_quoted(change(line), len(words)) for change in (mask, redact)):
             return line
     return _NOT_SHOWN
@@ -237,12 +239,18 @@ def _is_quoted(line: str, count: int) -> bool:
     return _QUOTED.fullmatch(line) is not None and len(shlex.split(line)) == count
 
 
-def _quote_word(word: str) -> str:
-    """Quote a word for a shell if a shell would change it, or redaction; the home folder becomes an unquoted `~`."""
+def _quote_word(word: str, original: str) -> str:
+    """Quote a word for a shell if a shell would change it, or redaction; the home folder becomes an unquoted `~`.
+
+    Args:
+        word: The word, which may be redacted.
+        original: The word before redaction.
+    """
     home = os.path.expanduser("~")  # noqa: PTH111 - as a string, to be compared with strings
-    word = f"~{word[len(home) :]}" if len(home) > 1 and f"{word}/".startswith(f"{home}/") else word
-    start, rest = ("~/", word[2:]) if word.startswith("~/") else ("", word)
-    if not rest or word == "~":
+    in_home = len(home) > 1 and f"{original}/".startswith(f"{home}/")
+    word = f"~{word[len(home) :]}" if in_home and word.startswith(home) else word
+    start, rest = ("~/", word[2:]) if in_home and word.startswith("~/") else ("", word)
+    if not rest or (in_home and word == "~"):
         return word or "''"
     quoted = shlex.quote(rest)
     return start + (quoted if quoted != rest or redact(word) == word else f"'{rest}'")

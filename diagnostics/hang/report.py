@@ -180,7 +180,7 @@ def _print_first_screen(console: Console, document: dict[str, Any], finding: Fin
     if document["outcome"] == "unknown":
         _print_chain(console, document, evidence=False)
     for command in document["next"][:1]:
-        print_text(console, f"Next: {command}", indent=2)
+        print_text(console, f"Next: {command}", indent=2, whole=True)
     console.print()
     for line in _group_lines(document):
         print_text(console, line)

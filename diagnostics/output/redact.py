@@ -306,7 +306,7 @@ _SEPARATOR, _ESCAPE = "\u1680", re.compile(_FRAGMENTS["ESCAPE"])
 def _redact_own_names(text: str) -> str:
     """Replace this user's home folder and this machine's name."""
     home, host = os.path.expanduser("~"), os.uname().nodename  # noqa: PTH111 - as a string
-    text = text.replace(home, "~") if len(home) > 1 else text
+    text = re.sub(rf"{re.escape(home)}(?![\w-])", "~", text) if len(home) > 1 else text
     return text.replace(host, "<host>") if len(host) > 3 else text
 
 
@@ -361,9 +361,19 @@ def forget_secrets() -> None:
     _REMEMBERED.clear()
 
 
-def _replace_remembered(text: str) -> str:
-    # After the rules: a value such as "github" may be part of what a rule recognises.
+def _mask_secrets(text: str, rounds: int = _ROUNDS) -> str:
+    """Mask what was remembered and what the rules recognise.
+
+    Long values are masked before the rules, which may end in them; the others after the rules, because a value such as
+    "github" may be part of what a rule recognises.
+    """
+    return _replace_remembered(_apply(_SECRETS, _replace_remembered(text, least=12), rounds))
+
+
+def _replace_remembered(text: str, least: int = 0) -> str:
     for value in sorted(_REMEMBERED, key=len, reverse=True):
+        if len(value) < least:
+            break
         if not _MEANINGFUL.fullmatch(value):
             text = text.replace(value, MASK)
         elif value in text:
@@ -377,7 +387,7 @@ def mask(text: str) -> str:
     >>> mask("Authorization: Digest abc; --hub_token s3cr3tvalue")
     'Authorization: <secret>'
     """
-    return _replace_remembered(_apply(_SECRETS, text))
+    return _mask_secrets(text)
 
 
 # A space and the part of a word that follows it, at the end of a text.
@@ -399,10 +409,10 @@ def truncate(text: str, length: int) -> str:
     if len(text) <= length:
         return text
     # A secret that the first cut divides is in the part that is not shown.
-    masked = _replace_remembered(_apply(_SECRETS, text[: length + 20_000], 1))
+    masked = _mask_secrets(text[: length + 20_000], 1)
     if len(masked) <= length + 10_000:
         head = text if len(text) < length + _LONG else text[: length + _LONG].rpartition(" ")[0]
-        masked = _replace_remembered(_apply(_SECRETS, head, 1))
+        masked = _mask_secrets(head, 1)
     if len(masked) <= length:
         return masked
     if word := _LAST_WORD.search(masked[: length + 1]):
@@ -421,7 +431,7 @@ def redact(text: str) -> str:
     >>> redact("/home/ada/run.sh on 10.1.2.3, see ada@example.org")
     '/home/<user>/run.sh on <address>, see <mail>'
     """
-    return _replace_remembered(_apply(_IDENTITY, _redact_own_names(_apply(_SECRETS, text))))
+    return _apply(_IDENTITY, _redact_own_names(_mask_secrets(text)))
 
 
 def redact_tail(text: str, length: int) -> str:
