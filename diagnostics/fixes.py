@@ -211,7 +211,7 @@ class Fix:
         }
 
 
-_NOT_SHOWN = "# not shown: redaction or escaping would change this command"
+NOT_SHOWN = "# not shown: redaction or escaping would change this command"
 _QUOTED = re.compile(r"""(?a:[\w@%+=:,./~ -]|'[^']*'|"'")*""")
 
 
@@ -226,12 +226,12 @@ def quote_command(words: tuple[str, ...]) -> str:
     "pip install 'numpy<2'"
     """
     if any(MASK in word for word in words):
-        return _NOT_SHOWN
+        return NOT_SHOWN
     for candidate in (words, tuple(map(redact, words))):
         line = " ".join(map(_quote_word, candidate, words))
         if escape(line) == line and all(_is_quoted(change(line), len(words)) for change in (mask, redact)):
             return line
-    return _NOT_SHOWN
+    return NOT_SHOWN
 
 
 def _is_quoted(line: str, count: int) -> bool:
@@ -267,8 +267,8 @@ def command_of(action: Action) -> str:
         parts += [" && ", command_of(action.then)] if action.then else []
     line = "".join(parts)
     kept = all(change(line) == "".join(map(change, parts)) for change in (mask, redact))
-    if not kept or _NOT_SHOWN in line:
-        return _NOT_SHOWN
+    if not kept or NOT_SHOWN in line:
+        return NOT_SHOWN
     note = one_line(action.note) if isinstance(action, Install | Run) else ""
     return f"{line}  # {note}" if note else line
 

@@ -79,7 +79,12 @@ def open_regular(path: Path, *, inside: Path | None = None, pipes: bool = False)
     except ValueError as error:  # a NUL or a lone surrogate in the name
         raise UnsafeFileError(f"not a file name: {error}") from None
     try:
-        _check_kind(os.fstat(descriptor), path, pipes=pipes)  # the file may have been replaced meanwhile
+        status = os.fstat(descriptor)
+        _check_kind(status, path, pipes=pipes)  # the file may have been replaced meanwhile
+        if stat.S_ISREG(status.st_mode) and not status.st_size:
+            # A read of a kernel's file, whose size is 0 too, may block: /proc may be mounted in another place.
+            with open(os.devnull, "rb") as null:  # noqa: PTH123 - as a descriptor
+                os.dup2(null.fileno(), descriptor, inheritable=False)
         os.set_blocking(descriptor, True)
         return os.fdopen(descriptor, "rb")
     except BaseException:

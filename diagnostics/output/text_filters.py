@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from diagnostics.collect.metadata_validation import is_package_version
 from diagnostics.cpu_limit import cpu_limit
+from diagnostics.fixes import NOT_SHOWN, Advice
 from diagnostics.output import redact, sanitize
 
 T = TypeVar("T")
@@ -91,6 +92,8 @@ def _change(value: Any, line: Change, prose: Change, skip: Skip) -> Any:
     if not is_dataclass(value) or isinstance(value, type):
         return value
     name = type(value).__name__
+    if name in _COMMANDS and any(sanitize.escape_line(word) != word for word in value.words):
+        return Advice(NOT_SHOWN)  # escaped words would name something else
     own_line = (lambda text: line(text).replace("\t", r"\u0009")) if name in _COMMANDS else line
     changed = {}
     for field in fields(value):
