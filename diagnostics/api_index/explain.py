@@ -17,8 +17,14 @@ from typing import NamedTuple
 
 from packaging.version import Version
 
-from diagnostics.api_index import class_lookup, options, query, store
+from diagnostics.api_index import options, query, store
 from diagnostics.api_index.callers import Caller, find_callers
+from diagnostics.api_index.class_lookup import (
+    find_class,
+    find_extended_class,
+    find_namesake,
+    outermost_definition,
+)
 from diagnostics.api_index.compare import Lookup
 from diagnostics.api_index.error_forms import (
     ADVICE,
@@ -275,7 +281,7 @@ def _explain_unindexed(message: str, log: LoggedFacts) -> Explanation | None:
         owner, module = parts.get("owner", ""), parts.get("module", "")
         provider = query.package_of(module.partition(".")[0]) or module.partition(".")[0]
         if owner:
-            places = class_lookup.find_class(owner) if _TWO_WORDS.search(owner) else []
+            places = find_class(owner) if _TWO_WORDS.search(owner) else []
             provider, module = places[0] if len(places) == 1 else ("", "")
         if provider and provider not in {caller, query.module_of(caller), *sys.stdlib_module_names}:
             subject = ".".join(filter(None, (module, owner, parts.get("name"))))
@@ -348,7 +354,7 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
     other = _of_other_code(explanation, statement, use, message)
     if not other and releases.has_installed and use.kind in _MEMBER_ERRORS and len(use.path) == 2:
         # A class of the user has the same name.
-        other = _explain_override(*class_lookup.outermost_definition(use, provider), use.name, log)
+        other = _explain_override(*outermost_definition(use, provider), use.name, log)
     return other or explanation
 
 
@@ -418,7 +424,7 @@ def _of_other_code(explanation: Explanation, statement: str, use: Use, message: 
         headline = f"Python imports {folder}, which is not where packages are installed. {statement}"
         return explanation.without_changes(headline, advice)
     is_ambiguous = releases.has_installed if release or use.kind == "attribute" else True
-    namesake = class_lookup.find_namesake(use, releases.package) if is_ambiguous else ""
+    namesake = find_namesake(use, releases.package) if is_ambiguous else ""
     return _of_namesake(explanation, statement, use, namesake) if namesake else None
 
 
@@ -553,7 +559,7 @@ def explain_own_class(
     if form is None or method == "__init__" or (form.kind != "attribute" and not method):
         return None
     in_file = _class_of_file(owner, method, file)
-    extended_class = in_file or class_lookup.find_extended_class(owner, method or name)
+    extended_class = in_file or find_extended_class(owner, method or name)
     if extended_class is None:
         return None
     module, class_name, provider = extended_class
@@ -561,7 +567,7 @@ def explain_own_class(
     if form.kind == "attribute":
         return _explain_own_attribute(use, provider, owner, log, also_missing)
     if not in_file:
-        use, provider = class_lookup.outermost_definition(use, provider)
+        use, provider = outermost_definition(use, provider)
     return _explain_override(use, provider, owner, log)
 
 

@@ -330,7 +330,8 @@ def _class_entries(node: ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, 
     name = f"{prefix}{node.name}"
     bases = [expression_text(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases]
     is_dataclass = any("dataclass" in expression_text(item) for item in node.decorator_list)
-    yield name, f"class {', '.join(bases)}{' @dataclass' if is_dataclass else ''}".rstrip()
+    dataclass_mark = " @dataclass" if is_dataclass else ""
+    yield name, f"class {', '.join(bases)}{dataclass_mark}".rstrip()
     members = _class_body(node, name)
     for attribute, hints in _instance_attributes(node).items():
         known = members.get(f"{name}.{attribute}", "")

@@ -357,7 +357,8 @@ class _Walk:
             self.choices += 1
             number = self.choices
             if guards.choice is not None:
-                guards = replace(guards, conditions=(*guards.conditions, f"try:{guards.choice[0]}"))
+                outer = f"try:{guards.choice[0]}"
+                guards = replace(guards, conditions=(*guards.conditions, outer))
             self.block(node.body, replace(guards, choice=(number, 0)))
             for arm, handler in enumerate(handlers, start=1):
                 # A handler that only raises is no alternative.

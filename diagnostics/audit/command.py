@@ -99,7 +99,8 @@ def _watch_files(paths: tuple[Path, ...], idle_s: float | None, form: str) -> Au
 
     def report(change: Change) -> None:
         if form == "jsonl":
-            print(json_output.dump(text_filters.redact_for_sharing(change.to_json()), None), flush=True)
+            document = text_filters.redact_for_sharing(change.to_json())
+            print(json_output.dump(document, None), flush=True)
         elif form == "terminal":
             print(text_filters.mask_for_screen(change.log_line), flush=True)
         else:

@@ -250,7 +250,8 @@ def join_answers(answers: Sequence[Answer], names: Iterable[tuple[str, str]] = (
     for number, answer in enumerate(answers, start=1):
         host = f"host-{number}"
         try:
-            parts.append(change_texts(bundle.load(answer.document(), host), hide_names).on_host(host))
+            snapshot = bundle.load(answer.document(), host)
+            parts.append(change_texts(snapshot, hide_names).on_host(host))
         except (NodeError, ParseError) as error:
             reason = hide_names(str(error).removeprefix(f"{host}: "))
             parts.append(Snapshot(blind=(f"{host}: {reason}",), missing=(host,)))

@@ -131,7 +131,8 @@ def recommended_fix(diagnosis: Diagnosis, issue: Issue) -> Fix:
     The mitigations are ranked for the frameworks in the stacks.
     """
     fix = stack_fix(diagnosis)
-    triggers = {fix.trigger if fix else ""} & {known.name for known in issue.triggers}
+    trigger = fix.trigger if fix else ""
+    triggers = {trigger} & {known.name for known in issue.triggers}
     frameworks = frameworks_in_stacks(diagnosis)
     ranked = mitigation_ranking.recommended_fix(issue, triggers=triggers, frameworks=frameworks)
     if fix is None:

@@ -101,7 +101,8 @@ def command(
         # The filters compare the settings as JSON reports have them.
         code = write_report(_with_messages_first(filter_report(report, output), output), output)
     # If a file could not be read or has nothing to check, the report is incomplete.
-    return INCOMPLETE if code == FINE and any(check.reads for check in report.checks) else code
+    has_unread = any(check.reads for check in report.checks)
+    return INCOMPLETE if code == FINE and has_unread else code
 
 
 def _with_messages_first(report: Report, output: ReportOptions) -> Report:

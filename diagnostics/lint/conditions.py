@@ -156,7 +156,8 @@ def _compare(kind: ast.cmpop, left: Any, right: Any) -> bool:
 
 def _same_type(left: Any, right: Any) -> bool:
     """Return whether two values are of one type; whole and other numbers are, booleans and numbers are not."""
-    return len({float if type(item) is int else type(item) for item in (left, right)}) == 1
+    kinds = {float if type(item) is int else type(item) for item in (left, right)}
+    return len(kinds) == 1
 
 
 def _call(name: str, arguments: list[ast.expr], lookup: Lookup) -> Any:

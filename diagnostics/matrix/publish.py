@@ -74,7 +74,8 @@ def make_publication(
     for row in grid.cell_rows:
         old = before.pop(row.cell.id, {"layers": {}})
         cell = _merge_cell(publication, row, old, update=row.cell.id in updated)
-        document.setdefault("cells" if row.cell.trainer == "trl" else "trainer_cells", []).append(cell)
+        key = "cells" if row.cell.trainer == "trl" else "trainer_cells"
+        document.setdefault(key, []).append(cell)
         if old.get("verdict") not in {None, cell["verdict"]}:
             publication.changed.append(f"{row.cell.id}: the cell is {cell['verdict']}, was {old['verdict']}")
     publication.dropped += [

@@ -28,7 +28,8 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 def render(report: Report) -> str:
     """Return a report as one Markdown document."""
-    return render_template(report.extra.template if report.extra else "report.md.j2", report=report)
+    template = report.extra.template if report.extra else "report.md.j2"
+    return render_template(template, report=report)
 
 
 def issue_page(document: Mapping[str, Any]) -> str:

@@ -280,7 +280,8 @@ def _anchors(logs: Sequence[LogFacts], explained: set[int], fallback: Fallback) 
     for log in logs:
         hits += log.errors[:1] + log.errors[-1:]
     hits = hits or list(fallback.failing[:_MAX_FAILING])
-    return tuple({(hit.source, hit.line): hit for hit in distinct_hits(hits)}.values())[:_MAX_ANCHORS]
+    by_location = {(hit.source, hit.line): hit for hit in distinct_hits(hits)}
+    return tuple(by_location.values())[:_MAX_ANCHORS]
 
 
 def _traceback_hit(log: LogFacts, failure: Traceback) -> Hit:
@@ -319,6 +320,7 @@ def _failure_shape(log: LogFacts, explained: set[int]) -> tuple[bool, str] | Non
         frames = [f"{short_path(path)}:{function}" for path, function in failure.frames[-3:]]
         # Without frames, only a quoted name may tell this failure from another one.
         message = without_values(failure.message, quoted=bool(frames))[:200]
-        return _is_consequence(failure, explained), "|".join([failure.type, message, *frames])
+        shape = "|".join([failure.type, message, *frames])
+        return _is_consequence(failure, explained), shape
     hits = log.errors or log.logged_errors
     return (True, without_values(hits[0].text[:400], quoted=False)) if hits else None

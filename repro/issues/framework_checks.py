@@ -81,7 +81,8 @@ def syn013_unknown_key(mitigation: str | None) -> None:
     if mitigation != "match":
         update["no_such_key"] = 1
     # The constructor needs NCCL; parsing an update needs no attribute that it sets.
-    NCCLWeightTransferEngine.__new__(NCCLWeightTransferEngine).parse_update_info(update)
+    engine = NCCLWeightTransferEngine.__new__(NCCLWeightTransferEngine)
+    engine.parse_update_info(update)
 
 
 @_repro("SYN021", modules=("vllm.v1.serial_utils",), raises="TypeError: VLLM_ALLOW_INSECURE_SERIALIZATION")

@@ -193,7 +193,8 @@ def _find_adapter_factor(scores: Scores) -> tuple[Result, Reference] | None:
             break
         before, at_before = value, at_value
         value = min(8.0, max(-8.0, value + slope.value))
-        at_value = scores.scores_of(reference.scale_adapter(value))
+        weights = reference.scale_adapter(value)
+        at_value = scores.scores_of(weights)
     residual = scores.residual_of(at_value)
     if residual > scores.alarm:
         return None

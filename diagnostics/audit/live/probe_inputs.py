@@ -60,7 +60,8 @@ def long_prompt(tokenizer: Tokenizer | None, vocabulary: int, size: int, bos: li
     """Return a prompt of at most `size` ids for the prefix-cache probe; after `bos` it begins unlike other probes."""
     if tokenizer is None:
         return score_sequences(None, vocabulary, size, size, bos)[0][::-1]
-    return (bos + tokenizer.encode(" ".join((*reversed(TEXTS),) * 4), special=False))[:size]
+    ids = tokenizer.encode(" ".join((*reversed(TEXTS),) * 4), special=False)
+    return (bos + ids)[:size]
 
 
 def sample_prompts(tokenizer: Tokenizer | None, vocabulary: int, bos: list[int], count: int) -> IdLists:

@@ -221,7 +221,8 @@ def _find_mistake(steps: list[Step], nearest: float, fields: dict[str, Any]) -> 
 def _interleave(step: Step) -> Step:
     """Return a step with the groups of a trainer that wrongly takes every n-th sample as a group."""
     size = len(step.groups)
-    return replace(step, groups=[list(range(first, len(step.rewards), size)) for first in range(size)])
+    groups = [list(range(first, len(step.rewards), size)) for first in range(size)]
+    return replace(step, groups=groups)
 
 
 # Family and message of each mistake, and a function that changes a step so that the right formula fits it.
