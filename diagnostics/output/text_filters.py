@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from diagnostics.collect.metadata_validation import is_package_version
 from diagnostics.cpu_limit import cpu_limit
-from diagnostics.fixes import NOT_SHOWN, Advice
+from diagnostics.fixes import NOT_SHOWN, Advice, Install, Run, SetVariables, Uninstall, Unset
 from diagnostics.output import redact, sanitize
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ Skip = frozenset[tuple[str, str]]
 # Texts that may have several lines; every other text is one line.
 _MULTI_LINE = {("Finding", "detail"), ("Advice", "text")}
 # Classes with commands: a terminal shows a tab as blanks, and a command copied with blanks is a different command.
-_COMMANDS = {"Install", "Uninstall", "Unset", "SetVariables", "Run"}
+_COMMANDS = (Install, Uninstall, Unset, SetVariables, Run)
 # Fields with fixed words: if one contains a secret or a host's name, it is a coincidence.
 FIXED_WORDS: Skip = frozenset({
     ("Finding", "code"), ("Finding", "certainty"), ("Finding", "known_by"), ("CheckResult", "outcome"),
@@ -92,9 +92,9 @@ def _change(value: Any, line: Change, prose: Change, skip: Skip) -> Any:
     if not is_dataclass(value) or isinstance(value, type):
         return value
     name = type(value).__name__
-    if name in _COMMANDS and any(sanitize.escape_line(word) != word for word in value.words):
+    if isinstance(value, _COMMANDS) and any(sanitize.escape_line(word) != word for word in value.words):
         return Advice(NOT_SHOWN)  # escaped words would name something else
-    own_line = (lambda text: line(text).replace("\t", r"\u0009")) if name in _COMMANDS else line
+    own_line = (lambda text: line(text).replace("\t", r"\u0009")) if isinstance(value, _COMMANDS) else line
     changed = {}
     for field in fields(value):
         if field.init and (name, field.name) not in skip:

@@ -15,6 +15,7 @@ import pytest
 
 from diagnostics import cli, process
 from diagnostics.fixes import Install, Run, Uninstall, Unset, command_of, quote_command
+from diagnostics.output import text_filters
 from diagnostics.output.redact import mask, redact
 from diagnostics.output.report_output import FORMATS
 from tests.diagnostics.test_redact import SHAPES, visible_parts

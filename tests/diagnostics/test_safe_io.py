@@ -6,6 +6,7 @@ Pipes are read only if the caller allows them. Of a large file, the head and the
 import os
 import socket
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,12 @@ def test_pipe_is_read_with_the_pipes_option():
     assert safe_io.read_bytes(path, 9, pipes=True) == b"text"
     os.close(reading)
     assert safe_io.read_bytes(safe_io.Path("/dev/null"), 9, pipes=True) == b""
+
+
+def test_kernel_file_of_another_mount_is_read_as_empty(monkeypatch):
+    """Its device is unknown, and its size is 0."""
+    monkeypatch.setattr(safe_io, "_kernel_devices", frozenset)
+    assert safe_io.read_bytes(Path("/proc/self/status"), 100) == b""
 
 
 def test_name_with_a_nul_raises_oserror():
