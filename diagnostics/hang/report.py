@@ -92,7 +92,7 @@ def group_name(members: Members) -> str:
         return str(members[0]["label"])
     roles = {member["role"] for member in members}
     if len(roles) == 1 and all(member["rank"] is not None for member in members):
-        names = [f"{it['rank']} (pid {it['pid']})" if it["pid"] else str(it["rank"]) for it in members]
+        names = [f"{m['rank']} (pid {m['pid']})" if m["pid"] else str(m["rank"]) for m in members]
         word = "ranks" if roles == {"trainer"} else f"{members[0]['role']}s"
     elif not all(member["pid"] for member in members):
         return join_some([member["label"] for member in members], _MAX_MEMBERS)
