@@ -61,7 +61,7 @@ def _spans(package: str, document: str = "options") -> Mapping[str, tuple[Versio
 
 def is_indexed(framework: str) -> bool:
     """Return whether the index has the options of a framework."""
-    return bool(_spans(framework))
+    return bool(store.load(framework).document("options"))
 
 
 @cache
