@@ -18,7 +18,7 @@ from diagnostics.doctor.checks.registry import finding
 from diagnostics.doctor.node_differences import differences
 from diagnostics.doctor.node_query import Node, node_names
 from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
-from diagnostics.fixes import Fix, commands_of
+from diagnostics.fixes import Advice, Fix, Run, commands_of
 from diagnostics.frameworks import PACKAGES
 from diagnostics.multi_node_options import host_hider
 from diagnostics.output import text_filters
@@ -88,7 +88,7 @@ def _findings_by_node(nodes: list[Node], issues: dict[str, Issue], compat: Compa
         assert node.facts
         prefix = node.facts.environment.prefix
         report = run_checks.examine(node.facts.environment, issues, compat, node.facts.machine)
-        for item in report.findings:
+        for item in map(_without_file_commands, report.findings):
             key = item.code, item.title, item.detail.replace(prefix, ""), *commands_of(item.actions)
             shared.setdefault(key, (item, []))[1].append(node)
         for check in report.checks:
@@ -101,6 +101,17 @@ def _findings_by_node(nodes: list[Node], issues: dict[str, Issue], compat: Compa
     findings = (item for item in results if isinstance(item, Finding))
     result = CheckResult.of(name, findings, (item for item in results if isinstance(item, NotChecked)))
     return replace(result, outcome="crashed", reason="; ".join(crashed)) if crashed else result
+
+
+def _without_file_commands(item: Finding) -> Finding:
+    """Return a finding without commands that move or remove files: the node's answer has chosen their names."""
+    kept = tuple(
+        it for it in item.actions if not (isinstance(it, Run) and it.words[0] in {"rm", "mv", "mkdir"})
+    )
+    if item.remedy is None or kept == item.actions:
+        return item
+    advice = Advice("Run doctor on the node itself: it prints the commands that move or remove files.")
+    return replace(item, remedy=replace(item.remedy, actions=(*kept, advice)))
 
 
 def _name_nodes(item: Finding | NotChecked, nodes: list[Node], total: int) -> Finding | NotChecked:

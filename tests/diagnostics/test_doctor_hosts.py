@@ -32,7 +32,7 @@ from diagnostics.doctor.multi_node_report import report_on_nodes, shareable_repo
 from diagnostics.doctor.node_differences import differences
 from diagnostics.doctor.node_query import Node, read_answer
 from diagnostics.findings import Report, Severity
-from diagnostics.fixes import fix_text
+from diagnostics.fixes import commands_of, fix_text
 from diagnostics.output import text_filters
 from tests.case_files import each_case, read_cases
 from tests.diagnostics.fake_environments import EnvironmentBuilder
@@ -170,6 +170,16 @@ def test_a_node_writes_no_command_for_others(facts):
         (item.detail[:26], item.actions[-1].words[-1]) for item in report.findings if item.code == "ENV924"
     ]
     assert found == [("rank 0 (gpu-a), rank 1 (gp", "/opt/a"), ("rank 2 (gpu-c): The interp", "/opt/b")]
+
+
+def test_a_node_names_no_file_to_move_or_remove(facts):
+    """Its answer is untrusted, and a pasted command would run on the user's machine."""
+    member = node(facts, 0)
+    environment = replace(member.facts.environment, broken=("/etc/ssl/private/keys.info",))
+    report = report_of([replace(member, facts=replace(member.facts, environment=environment))])
+    fixes = [item.remedy for item in report.findings if "keys.info" in str(item.evidence)]
+    assert ["on the node itself" in fix_text(fix) for fix in fixes] == [True]
+    assert not [command for fix in fixes for command in commands_of(fix.actions) if "keys.info" in command]
 
 
 @pytest.mark.parametrize("unread_nodes", [(0,), (0, 1, 2)])
