@@ -153,9 +153,13 @@ def choose_set(answers: Sequence[Ranking]) -> list[Release]:
 
 def _needed_pin(name: str, chosen: Sequence[Release]) -> Release | None:
     """Return the newest release of a dependency that fits the chosen releases; None if it is the newest they allow."""
-    users = [it for it in chosen if any(not extra for _, extra in query.requirements_of(it).get(name, ()))]
-    allowed = [it for it in _all_releases(name) if all(query.is_in_ranges(user, it) for user in users)]
-    fitting = (it for it in allowed if not any(query.compatibility(user, it).contradicted for user in users))
+    users = [
+        item for item in chosen if any(not extra for _, extra in query.requirements_of(item).get(name, ()))
+    ]
+    allowed = [item for item in _all_releases(name) if all(query.is_in_ranges(user, item) for user in users)]
+    fitting = (
+        item for item in allowed if not any(query.compatibility(user, item).contradicted for user in users)
+    )
     newest = next(fitting, None) if users else None
     return None if newest == next(iter(allowed), None) else newest
 

@@ -106,7 +106,9 @@ def _findings_by_node(nodes: list[Node], issues: dict[str, Issue], compat: Compa
 def _without_file_commands(item: Finding) -> Finding:
     """Return a finding without commands that move or remove files: the node's answer has chosen their names."""
     kept = tuple(
-        it for it in item.actions if not (isinstance(it, Run) and it.words[0] in {"rm", "mv", "mkdir"})
+        action
+        for action in item.actions
+        if not (isinstance(action, Run) and action.words[0] in {"rm", "mv", "mkdir"})
     )
     if item.remedy is None or kept == item.actions:
         return item

@@ -185,13 +185,13 @@ def _mask_unknown_words(match: Match) -> str:
     if not _known_words():
         return match[0]
 
-    def masked(word: Match) -> str:
+    def mask_word(word: Match) -> str:
         text = word[0].rstrip(".!?")
         is_harmless = len(text) < 4 or _HARMLESS_WORD.fullmatch(text) or not text.isascii() or _is_known(text)
         return word[0] if is_harmless else MASK + word[0][len(text) :]
 
     start = match.start("words") - match.start()
-    return match[0][:start] + _LINE_WORD.sub(masked, match["words"])
+    return match[0][:start] + _LINE_WORD.sub(mask_word, match["words"])
 
 
 def _redact_mail(match: Match) -> str:

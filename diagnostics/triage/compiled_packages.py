@@ -37,8 +37,8 @@ def explain_builds(verdict: Diagnosis, installed: Mapping[str, str]) -> Iterator
         lines = [hit.text, *logs[hit.source].lines_from(hit.line + 1, _MAX_LINES)]
         text = "\n".join(line[:_MAX_LENGTH] for line in lines)
         for pattern, explain in _EXPLAINERS:
-            if (match := pattern.search(text)) and (found := explain(match, hit, installed)):
-                title, advice, *requirements = found
+            if (match := pattern.search(text)) and (explained := explain(match, hit, installed)):
+                title, advice, *requirements = explained
                 fix = Fix.of(advice, *([Install(tuple(requirements))] if requirements else []))
                 evidence = (Evidence(hit.quoted, hit.location),)
                 supported = Certainty.SUPPORTED
@@ -46,7 +46,7 @@ def explain_builds(verdict: Diagnosis, installed: Mapping[str, str]) -> Iterator
                 return
 
 
-def _of_symbol(match: re.Match[str], _hit: Hit, installed: Mapping[str, str]) -> tuple[str, ...]:
+def _explain_symbol(match: re.Match[str], _hit: Hit, installed: Mapping[str, str]) -> tuple[str, ...]:
     """Explain a missing symbol or operator of PyTorch by the C++ ABI in it, and by the torch that the package needs."""
     groups = match.groupdict(default="")
     package, symbol = _package_of_file(groups["path"]), groups.get("symbol", "")
@@ -84,7 +84,7 @@ def _required_torch(package: str, release: str) -> str:
     return next((pin[2:] for pin in pins if pin.startswith("==")), "")
 
 
-def _of_library(match: re.Match[str], hit: Hit, installed: Mapping[str, str]) -> tuple[str, ...]:
+def _explain_library(match: re.Match[str], hit: Hit, installed: Mapping[str, str]) -> tuple[str, ...]:
     """Explain a missing CUDA library by the CUDA that the torch in use brings, and the one of the package's build."""
     built, torch = match["cuda"], installed.get("torch", "")
     frames = hit.traceback.frames if hit.traceback else []
@@ -113,7 +113,7 @@ def _cuda_of_torch(release: str) -> str:
     return next(iter(re.findall(r"-cu(\d\d)\b", names)), "")
 
 
-def _of_driver(match: re.Match[str], _hit: Hit, installed: Mapping[str, str]) -> tuple[str, ...]:
+def _explain_driver(match: re.Match[str], _hit: Hit, installed: Mapping[str, str]) -> tuple[str, ...]:
     """Explain a driver that is older than the CUDA of the torch in use."""
     torch, driver = installed.get("torch", ""), int(match["driver"])
     facts = {
@@ -126,7 +126,7 @@ def _of_driver(match: re.Match[str], _hit: Hit, installed: Mapping[str, str]) ->
     return _TEXTS["driver"].format(**facts), _TEXTS["driver_fix"].format(**facts)
 
 
-def _of_toolkit(match: re.Match[str], _hit: Hit, _installed: Mapping[str, str]) -> tuple[str, ...]:
+def _explain_toolkit(match: re.Match[str], _hit: Hit, _installed: Mapping[str, str]) -> tuple[str, ...]:
     """Explain a build with a CUDA toolkit of another release than that of the torch in use."""
     return tuple(_TEXTS[key].format(**match.groupdict()) for key in ("toolkit", "toolkit_fix"))
 
@@ -149,6 +149,10 @@ def _package_of_file(path: str) -> str:
 
 
 _FUNCTIONS = {
-    "symbol": _of_symbol, "operator": _of_symbol, "library": _of_library, "driver": _of_driver, "toolkit": _of_toolkit,
-}  # fmt: skip
+    "symbol": _explain_symbol,
+    "operator": _explain_symbol,
+    "library": _explain_library,
+    "driver": _explain_driver,
+    "toolkit": _explain_toolkit,
+}
 _EXPLAINERS = [(re.compile(_TABLE["patterns"][name]), explain) for name, explain in _FUNCTIONS.items()]

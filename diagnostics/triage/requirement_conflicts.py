@@ -347,8 +347,8 @@ def _missing_packages(log: LogFacts, installed: Mapping[str, str]) -> Iterator[S
         module, release = canonicalize_name(match[1]), installed.get(user, "")
         releases = [release] if release else query.find_releases(user, "")
         all_ranges = (query.requirements_of(query.Release(user, item)) for item in releases)
-        found = ((name, items) for ranges in all_ranges for name, items in ranges.items())
-        for name, items in islice((item for item in found if _module_name(item[0]) == module), 1):
+        required = ((name, items) for ranges in all_ranges for name, items in ranges.items())
+        for name, items in islice((item for item in required if _module_name(item[0]) == module), 1):
             specifier = min(items, key=lambda item: item[1])[0] if release else SpecifierSet()
             evidence = Evidence(f"{failure.type}: {failure.message}", f"{log.source}:{failure.end}")
             requirer = f"{user} {release}".rstrip()

@@ -124,7 +124,7 @@ def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> D
         state, candidates = "known", [*roots, *broad][:MAX_CANDIDATES]
     elif broad and not _failed_earlier(failures, broad, rest):
         state = HYPOTHESIS
-    elif rest and _follow_the_end(rest, logs, fallback):
+    elif rest and _failed_after_the_end(rest, logs, fallback):
         state = "clean"
     elif rest and not broad and _only_consequences(rest, failures, logs, fallback):
         state, candidates, consequences = "wrapper", rest[:MAX_CANDIDATES], rest[MAX_CANDIDATES:]
@@ -209,7 +209,7 @@ def _only_consequences(
     return not (wrappers[0].issue.code == _NAN and metrics_show_cause)
 
 
-def _follow_the_end(rest: Sequence[Candidate], logs: Iterable[LogFacts], fallback: Fallback) -> bool:
+def _failed_after_the_end(rest: Sequence[Candidate], logs: Iterable[LogFacts], fallback: Fallback) -> bool:
     """Return whether a process failed only after the line that reports the end of the run, without a traceback."""
     ended = fallback.ended
     failed = any(log.failures or log.errors or log.cut_tracebacks for log in logs)

@@ -40,6 +40,7 @@ def test_every_check_code_is_explained(explain):
         assert code == 0
         assert printed.startswith(f"{check.code} {check.title} {check.about}")
         assert printed.endswith(" ".join(words))
+        assert check.causes or printed == " ".join([check.code, check.title, check.about, *words])
         options = [text for item in check.causes for text in (item.cause, *item.option.values())]
         assert [text for text in options if text not in printed] == []
         result = explain(check.code, "--format", "json")

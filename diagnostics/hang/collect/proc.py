@@ -296,7 +296,7 @@ def _find_acquired(pid: int, addresses: list[int]) -> bool | None:
     """
     # Without the zeros of the addresses, which memory is full of.
     patterns = [re.compile(re.escape(struct.pack("Q", address)[1:6]), re.DOTALL) for address in addresses]
-    end, found = time.monotonic() + LIMIT_S / 2, None
+    end, acquired = time.monotonic() + LIMIT_S / 2, None
     with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
         for span in _PRIVATE_MEMORY.findall(read_kernel_file(f"/proc/{pid}/maps")):
             start, stop = (int(address, 16) for address in span)
@@ -309,8 +309,8 @@ def _find_acquired(pid: int, addresses: list[int]) -> bool | None:
                 if handle in addresses and 0 < uses < 1 << 32 and maximum == 1:
                     if count > 0:
                         return True
-                    found = False
-    return found
+                    acquired = False
+    return acquired
 
 
 def _opened_path(pid: int, address: int) -> str:
