@@ -118,6 +118,7 @@ def start(
             if os.getppid() != parent:  # the parent ended before the call of prctl
                 os._exit(1)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            faulthandler.enable(2)  # prints the Python stack of a crash in native code
             work(writer)
             os._exit(0)
         except BaseException:  # noqa: BLE001 - nothing may leave this block
