@@ -74,6 +74,8 @@ class Thread:
         signals: Numbers of the signals that a call of sigwait waits for, or that end a call of pause.
         read_size: Bytes that a call of read requests; 0 for other calls.
         endless: Whether a futex call has no timeout; for epoll, also that no signal which the program handles ends it.
+        timed: Whether the system call has a time limit.
+        relocks: Position of the frame in which the thread took the lock that it waits for, by the source; None if none.
         runnable: Share of the time in which the thread ran or waited for a processor; None if unknown.
         asleep_s: Seconds since the thread last ran; None if unknown.
     """
@@ -93,6 +95,8 @@ class Thread:
     signals: tuple[int, ...] = ()
     read_size: int = 0
     endless: bool = False
+    timed: bool = False
+    relocks: int | None = None
     runnable: float | None = None
     asleep_s: float | None = None
 
@@ -134,6 +138,7 @@ class Process:
         io_moved: Whether the process read or wrote anything while observed; None if unknown.
         wrote: Whether the process wrote anything while observed.
         io_bytes: Bytes read and written while observed; 0 if unknown.
+        forked: Whether the process is a fork of its parent, and has started no other program since.
         unseen: Texts about data that could not be read, with the reason.
         numbered: Whether a parser made up the pid, because the dump does not have one of its own.
     """
@@ -154,6 +159,7 @@ class Process:
     io_moved: bool | None = None
     wrote: bool = False
     io_bytes: int = 0
+    forked: bool = False
     unseen: tuple[str, ...] = ()
     numbered: bool = False
 
@@ -270,13 +276,15 @@ class Lock:
     """A file lock that a process holds or waits for, or a semaphore that a process holds.
 
     The kind is that of /proc/locks, or "semaphore" for a lock of multiprocessing. `pid` is 0 if the holder of a file
-    lock is unknown, or if the process that held a semaphore has ended.
+    lock is unknown, or if the process that held a semaphore has ended. With `taken` the process took the file lock
+    during the observation.
     """
 
     inode: int
     pid: int
     kind: str
     waiting: bool = False
+    taken: bool = False
     path: str = ""
     host: str = ""
 

@@ -131,7 +131,8 @@ def possible_blockers(host: Host, observed: list[Process]) -> set[int]:
         pids |= set() if holders & {process.pid for process in observed} else holders
     pids |= {pid for inode in inodes for pid, _ in owners.get(inode, ())}
     user = os.geteuid()
-    visible = pids & host.processes.keys() - discovery.own_processes(host.processes, os.getpid())
+    # Our ancestors wait for us, and not for the job.
+    visible = pids & host.processes.keys() - discovery.ancestors(host.processes, os.getpid())
     return {pid for pid in visible if user in {host.processes[pid].uid, 0}}
 
 
@@ -157,12 +158,21 @@ def _proc_locks(host: Host) -> list[Lock]:
     return locks
 
 
-def held_locks(host: Host, observed: list[Process]) -> tuple[Lock, ...]:
-    """Return the file locks and semaphores that these processes hold or wait for, and locks of their open files."""
+def file_lock_holders(host: Host) -> set[tuple[int, int]]:
+    """Return the inode and the holder of each file lock."""
+    return {(lock.inode, lock.pid) for lock in _proc_locks(host) if not lock.waiting}
+
+
+def held_locks(host: Host, observed: list[Process], before: set[tuple[int, int]]) -> tuple[Lock, ...]:
+    """Return the file locks and semaphores that these processes hold or wait for, and locks of their open files.
+
+    `before` has the inodes and holders of file locks when the observation began.
+    """
     pids = {process.pid for process in observed}
     inodes = {item.inode for process in observed for item in process.fds if item.kind == "file"}
     locks = [lock for lock in _proc_locks(host) if lock.pid in pids or lock.inode in inodes]
-    return (*locks, *_semaphore_locks(host, observed))
+    turns = (replace(lock, taken=not lock.waiting and (lock.inode, lock.pid) not in before) for lock in locks)
+    return (*turns, *_semaphore_locks(host, observed))
 
 
 def _semaphore_locks(host: Host, observed: list[Process]) -> list[Lock]:

@@ -58,6 +58,10 @@ _WITH_DESCRIPTOR = {
 _OPENS = {"open": 0, "openat": 1, "openat2": 1}
 """System calls that open a path, with the position of the path among the arguments."""
 _EPOLL = ("epoll_wait", "epoll_pwait")
+_TIME_LIMITS = {
+    "poll": 2, "ppoll": 2, "epoll_wait": 3, "epoll_pwait": 3, "select": 4, "pselect6": 4, "futex": 3,
+}  # fmt: skip
+"""Position among the arguments of the time limit: milliseconds for poll and epoll, else the address of a time."""
 # Signals that Python, crash reporters and the C library handle, by number.
 _USUAL_SIGNALS = (2, 4, 6, 7, 8, 11, 32, 33)
 # Commands of fcntl that wait for a lock: F_SETLKW and F_OFD_SETLKW.
@@ -142,7 +146,10 @@ def asleep_s(pid: int, tid: int) -> float | None:
     offset = clock_offset_ms(int(fields[36])) if len(fields) > 36 else None
     if ran is None or offset is None:
         return None
-    return max(0.0, (time.monotonic() * 1000 - offset - ran) / 1000)
+    # Some virtual machines report a time before the start of the process.
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    slept_s = max(0.0, (time.monotonic() * 1000 - offset - ran) / 1000)
+    return slept_s if slept_s <= age_s + 1 else None
 
 
 @cache
@@ -228,17 +235,19 @@ def system_call(pid: int, tid: int) -> dict[str, Any]:
     values = [int(part, 16) for part in parts[1:7]]
     if len(values) < 6:
         return {"syscall": name}
+    none = 0xFFFFFFFF if name in ("poll", *_EPOLL) else 0
+    timed = name in _TIME_LIMITS and values[_TIME_LIMITS[name]] & 0xFFFFFFFF != none
     if name == "futex":
-        return {"syscall": name, "futex": f"{values[0]:#x}", "endless": values[3] == 0}
+        return {"syscall": name, "futex": f"{values[0]:#x}", "endless": not timed, "timed": timed}
     if name in _WITH_DESCRIPTOR:
         locks = name == "fcntl" and values[1] in _F_SETLKW
         size = {"read_size": values[2]} if name == "read" else {}
         return {"syscall": "fcntl lock" if locks else name, "waits_fds": (values[0] & 0xFFFFFFFF,)} | size
     if name in _OPENS:
         return {"syscall": name, "opens": _opened_path(pid, values[_OPENS[name]])}
-    endless = name in _EPOLL and values[3] & 0xFFFFFFFF == 0xFFFFFFFF and not _handled_signals(pid)
+    endless = name in _EPOLL and not timed and not _handled_signals(pid)
     fields = {"waits_fds": _waited_fds(pid, name, values), "signals": _awaited_signals(pid, name, values)}
-    return {"syscall": name, "endless": endless} | fields
+    return {"syscall": name, "endless": endless, "timed": timed} | fields
 
 
 def _handled_signals(pid: int) -> int:

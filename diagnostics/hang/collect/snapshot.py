@@ -58,7 +58,7 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
     host = peers.Host(discovery.process_table())
     selected = _select(host, selection)
     pids = set(selected[: discovery.MAX_PROCESSES])
-    observer = _Observer(host, sleep, selection)
+    observer, holders = _Observer(host, sleep, selection), peers.file_lock_holders(host)
     observed = observer.observe(pids, selection.samples, selection.seconds)
     seconds = observer.seconds
     if further := peers.possible_blockers(host, observed) - pids:
@@ -75,7 +75,7 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
     if more := len(selected) - len(pids):
         missing.append(f"{more} of {len(selected)} processes")
         blind.append(f"{missing[-1]} were not observed: name those of one job with --pid or --match")
-    ends = peers.sockets_of(host, observed), peers.held_locks(host, observed)
+    ends = peers.sockets_of(host, observed), peers.held_locks(host, observed, holders)
     return Snapshot(
         tuple(observed), *ends, seconds=round(seconds, 2), blind=tuple(blind), missing=tuple(missing)
     )
@@ -218,7 +218,10 @@ class _Observer:
             world = proc.small_int(entry.environment.get("WORLD_SIZE", ""))
             process = replace(process, world=world, job=discovery.job_address(entry.environment))
         state, files = fields[0] if fields else "X", self.host.with_socket_kinds(proc.descriptors(pid))
-        return replace(process, role=role, state=state, threads=threads, fds=files, unseen=tuple(unseen))
+        # A program gets a new random address of its stack.
+        forked = fields[25:26] == proc.stat_fields(entry.ppid)[25:26] != ["0"] and bool(fields)
+        process = replace(process, role=role, state=state, threads=threads, unseen=tuple(unseen))
+        return replace(process, fds=files, forked=forked)
 
     def _threads(self, pid: int, observation: _Observation, mapped: proc.Semaphores) -> tuple[Thread, ...]:
         """Return the threads with a Python stack and the main thread, with their stacks, system calls and times."""
@@ -236,8 +239,9 @@ class _Observer:
             runnable = observation.runnable_share(tid, max(self.seconds, 0.001))
             asleep_s = proc.asleep_s(pid, tid) if thread.state != "R" else None
             frames, futex = self._sources.with_call(pid, thread.frames), _semaphore(thread.futex, mapped)
+            relocks = self._sources.relocks(pid, frames) if thread.syscall == "futex" else None
             thread = replace(thread, endless=endless, runnable=runnable, asleep_s=asleep_s)
-            threads.append(replace(thread, frames=frames, futex=futex))
+            threads.append(replace(thread, frames=frames, futex=futex, relocks=relocks))
         return tuple(threads)
 
     def inspection_problems(self, observed: list[Process]) -> list[str]:
