@@ -276,6 +276,7 @@ class BlockedState:
         loop_blocked: Whether the blocking thread runs an event loop, which its call blocks.
         serves: Whether another thread waits for requests, so that an idle main thread is normal.
         serves_manager: Whether the blocking thread runs a call to an object of a manager of multiprocessing.
+        alone: Whether all threads outside of the path are idle, and none of them runs an event loop.
     """
 
     process: Process
@@ -285,6 +286,7 @@ class BlockedState:
     loop_blocked: bool = False
     serves: bool = False
     serves_manager: bool = False
+    alone: bool = False
 
     @property
     def thread(self) -> Thread:
@@ -307,6 +309,18 @@ class BlockedState:
         names = [frame.function for frame in self.frames]
         callers = [caller for name, caller in itertools.pairwise(names) if name.startswith("iter_")]
         return callers[-1:] not in ([], ["read"]) or any("chunk" in name for name in names)
+
+    @property
+    def has_time_limit(self) -> bool:
+        """Whether the program gave the wait a time limit. A library may wait in parts for as long as it takes."""
+        callers = (frame.path for frame in self.frames if not PATTERNS["standard_library"].match(frame.path))
+        by_user = self.kind in ("http", "socket") or not LIBRARY.search(next(callers, ""))
+        return self.thread.timed and by_user and not self.call.wait.polls
+
+    @property
+    def polls_for_lock(self) -> bool:
+        """Whether the function that waits is named like the acquisition of a lock."""
+        return bool(self.call.caller and PATTERNS["lock_functions"].match(self.call.caller.location))
 
     @property
     def call(self) -> BlockingCall:
@@ -347,7 +361,9 @@ def blocked_state(process: Process) -> BlockedState:
     serves = any(calls[t.tid].kind in ("loop", "listen") for t in process.threads if t.tid != first.tid)
     runs_loop = runs_loop and call.kind not in IDLE
     managed = _serves_manager(thread) and call.kind in WITHIN_PROCESS
-    return BlockedState(process, steps, locked, collectives, runs_loop, serves, managed)
+    others = {calls[thread.tid].kind for thread in process.threads if thread not in dict(steps)}
+    alone = others.isdisjoint({"loop"}) and others <= {*IDLE, "unseen"}
+    return BlockedState(process, steps, locked, collectives, runs_loop, serves, managed, alone)
 
 
 def _steps(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread, BlockingCall], ...]:

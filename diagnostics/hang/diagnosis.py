@@ -141,9 +141,10 @@ def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:
         # It may have missed the signal of another process of the job.
         missed = state.thread.awaits_own_signal and len(index.states) > 1
         return missed or (state.kind == "loop" and bool(index.open_requests(state.process)))
-    waits = state.kind == "event"
-    if waits and index.ran(state) and state.thread.endless and state.process.wrote:
-        return False  # works in a handler of signals
+    waits, moves = state.kind == "event", state.kind in ("pipe", "pipe_full", "socket", "socket_full")
+    in_handler = waits and state.thread.endless and state.process.wrote
+    if index.ran(state) and (in_handler or (moves and not state.thread.steady)):
+        return False  # works in a handler of signals, or between two messages
     is_parent = any(index.states[child.key].kind != "dead" for child in index.children(state.process))
     # A wait with a time limit ends by itself, as a sleep does; a dump does not tell the limit.
     timed = waits and bool(state.thread.futex) and not state.thread.endless
@@ -223,7 +224,9 @@ def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, pati
             return replace(verdict, cause="absent", certainty="hypothesis")
         return replace(verdict, outcome=PROGRESS, cause="busy")
     if _may_work_in_turns(index, blocker, patience):
-        if live and index.snapshot.seconds >= patience.quiet_s and _polls_only(index, blocker):
+        states = index.states_of(() if blocker.chain else blocker.culprits)
+        stale_lock = any(state.polls_for_lock and index.only_slept(state) for state in states)
+        if live and stale_lock and index.snapshot.seconds >= patience.quiet_s:
             return replace(verdict, certainty="hypothesis")
         return replace(verdict, outcome=WAITING if live else UNKNOWN)
     return replace(verdict, outcome=WAITING) if blocker.patient and live and not long else verdict
@@ -237,7 +240,9 @@ def _makes_progress(index: JobIndex, blocker: RootBlocker) -> bool:
     source, target = states
     moved = target.process.io_bytes > TRANSFER_RATE * index.snapshot.seconds
     moved = moved or (blocker.cause == "file_lock" and target.process.wrote)
-    if target.kind == "sleep" and index.ran(target) and moved:
+    new_holders = {lock.pid for lock in index.snapshot.locks if lock.taken}
+    took_turn = blocker.cause == "file_lock" and target.process.pid in new_holders
+    if took_turn or (target.kind == "sleep" and index.ran(target) and moved):
         return True
     # A thread at a futex, unlike one that spins, runs only if something arrives: a lock that was released, a message.
     if source.kind == "processes_lock" and source.thread.endless and index.ran(source):
@@ -249,23 +254,16 @@ def _makes_progress(index: JobIndex, blocker: RootBlocker) -> bool:
 
 
 def _may_work_in_turns(index: JobIndex, blocker: RootBlocker, patience: Patience) -> bool:
-    """Return whether a process may work and sleep in turn, as many healthy child processes do."""
+    """Return whether a process may work and sleep in turn, or whether its wait has a time limit."""
     states = index.states_of(blocker.culprits)
     naps = any(s.kind == "sleep" and (s.asleep_s or math.inf) < patience.quiet_s for s in states)
+    timed = index.snapshot.live and any(state.has_time_limit for state in states)
     kinds = {edge.kind for edge in blocker.chain[-1:]}
     # A client may sleep before its next request.
     asks = kinds == {"socket"} and index.listening_ports(index.states[blocker.chain[-1].source].process)
-    polls = blocker.cause == "poll" and (bool(asks) or kinds <= {"pipe", "child", "idle", "shared_event"})
-    return polls or (blocker.cause == "file_lock" and naps)
-
-
-def _polls_only(index: JobIndex, blocker: RootBlocker) -> bool:
-    """Return whether a process with one thread, no child and no polling sibling only slept and moved no data."""
-    process = (state := index.states[blocker.culprits[0]]).process
-    # Several pollers of one parent may have no work.
-    pollers = [p for p in index.families[process.host, process.ppid] if index.states[p.key].kind == "sleep"]
-    several = len(process.threads) > 1 or index.children(process) or len(pollers) > 1
-    return not several and index.only_slept(state)
+    waits = kinds <= {"pipe", "child", "idle", "shared_event", "barrier"}
+    polls = blocker.cause == "poll" and (waits or bool(asks))
+    return timed or polls or (blocker.cause in ("poll", "file_lock") and naps)
 
 
 def _is_unexplained(index: JobIndex, blocker: RootBlocker) -> bool:
@@ -277,12 +275,15 @@ def _is_unexplained(index: JobIndex, blocker: RootBlocker) -> bool:
 
 
 def _may_wait_for_work(index: JobIndex, blocker: RootBlocker, victims: tuple[str, ...]) -> bool:
-    """Return whether the blocking process may only wait for work: a datagram from anywhere, a signal, a request.
+    """Return whether the blocking process may only wait for work: a datagram, input, a signal, a request.
 
     It is unknown which end of a connection sent the last data, or no process waits for the client, which may be a
     subscriber: it got nothing yet, or the first part of a response.
     """
     states = index.states_of((*(edge.source for edge in blocker.chain[-1:]), *blocker.culprits))
+    if index.snapshot.live and states and states[-1].kind == "input":
+        by_launchers = all(edge.kind == "child" for edge in blocker.chain)
+        return by_launchers and not index.stdin_writers(states[-1].process)
     if index.snapshot.live and len(states) == 1 and not blocker.chain:
         datagram = states[0].kind == "socket" and not index.waited_sockets(states[0])
         return datagram or states[0].kind == "signal"

@@ -153,7 +153,8 @@ class JobIndex:
             is_idle = in_worker and not requests and (state.kind in ("queue", "event") or datagrams)
             is_idle &= not state.serves_manager
             is_idle = is_idle or (state.kind == "socket" and self._has_no_open_request(state))
-            if is_idle or (state.kind == "input" and self._writers_are_idle(state.process)):
+            writers = self.stdin_writers(state.process) if state.kind == "input" else []
+            if is_idle or (writers and all(writer.kind in IDLE for writer in writers)):
                 self._set_kind(state, "idle")
 
     def _refine_waits(self) -> None:
@@ -175,15 +176,15 @@ class JobIndex:
         """Return whether a rank waits for an answer of its job's rendezvous store, which another process runs."""
         port = port_of(state.process.job)
         from_store = any(port_of(socket.remote) == port for socket in self.waited_sockets(state))
-        return bool(port) and from_store and not self.waits_for_itself(state)
+        return bool(port) and from_store
 
     def _reads_from_process(self, state: BlockedState) -> bool:
         """Return whether a program reads a pipe without a prompt, while a writer is not idle or awaiting a child."""
-        frame, writers = state.call.frame, self._stdin_writers(state.process)
+        frame, writers = state.call.frame, self.stdin_writers(state.process)
         prompts = frame is None or "input" in (frame.calls, *kinds_of_frame(frame.path, frame.function))
         return not prompts and not {writer.kind for writer in writers} <= {"child", *IDLE}
 
-    def _stdin_writers(self, process: Process) -> list[BlockedState]:
+    def stdin_writers(self, process: Process) -> list[BlockedState]:
         """Return the other processes that can write to the pipe that a process has as standard input."""
         stdin = next((item for item in process.fds if item.fd == 0 and item.kind == "pipe"), None)
         ends = self.owners.get((process.host, stdin.inode), ()) if stdin else ()
@@ -246,11 +247,6 @@ class JobIndex:
         own = [s for s in known if (s.sent_s or 0.0) >= waited_s - _HEARTBEAT_S]
         answered = not any(s.request_unanswered or s.simultaneous for s in own)
         return bool(peers) and len(known) == len(state.waited_fds) and answered and set(peers) <= set(IDLE)
-
-    def _writers_are_idle(self, process: Process) -> bool:
-        """Return whether standard input is a pipe that only idle processes write to."""
-        writers = self._stdin_writers(process)
-        return bool(writers) and all(writer.kind in IDLE for writer in writers)
 
     def _set_kind(self, state: BlockedState, kind: str) -> None:
         """Replace the kind of a process's blocking call."""
@@ -322,6 +318,11 @@ class JobIndex:
         sockets = [socket for socket in self.waited_sockets(state) if socket.kind == "tcp"]
         return any(self.connects_to_itself(state.process, socket) for socket in sockets)
 
+    def requests_itself(self, state: BlockedState) -> bool:
+        """Return whether a process waits for a response of its own server, which accepts no connections meanwhile."""
+        asks = state.kind in ("http", "socket", "rpc") and self.waits_for_itself(state)
+        return asks and self.has_backlog(state.process)
+
     def _listeners(self, host: str, socket: Socket) -> list[Process]:
         """Return the processes that listen at the remote address of a socket."""
         address, port = socket.remote.rpartition(":")[0], port_of(socket.remote)
@@ -329,7 +330,16 @@ class JobIndex:
         hosts = {host} if is_local(address) else self.hosts.get(address, set())
         ends = [end for end in self.listeners.get(port, [])[:_MAX_PEERS] if port and end.host in hosts]
         # Of several sockets at one port, the kernel gave the connection to one on which connections wait.
-        return self._owners_of([end for end in ends if end.unread] or ends)
+        owners = self._owners_of([end for end in ends if end.unread] or ends)
+        keys = {owner.key for owner in owners}
+        return [p for p in owners if f"{p.host}/{p.ppid}" not in keys or self._serves(p, port)]
+
+    def _serves(self, process: Process, port: str) -> bool:
+        """Return whether a process accepts connections at a port, or has accepted one: others inherited it."""
+        waited = {fd for thread in process.threads for fd in thread.waits_fds}
+        ends = ((item.fd, self.socket(process, item.fd)) for item in process.fds)
+        ours = [(fd, socket) for fd, socket in ends if socket and port_of(socket.local) == port]
+        return any(socket.state != "LISTEN" or fd in waited for fd, socket in ours)
 
     def _owners_of(self, ends: Iterable[Socket]) -> list[Process]:
         """Return the processes that have these sockets open, at most _MAX_PEERS."""

@@ -23,21 +23,20 @@ from diagnostics.findings import Finding
 from diagnostics.fixes import Advice, Explain, Fix
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.hang.diagnosis import Diagnosis
+from diagnostics.hang.sentences import details_of
 from diagnostics.hang.snapshot import StackFrame
 from diagnostics.hang.verdict import HANG
-from diagnostics.hang.wait_kinds import PATTERNS
 
 
 class _Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A condition of a fix, about the blocking processes and the waits that lead to them.
 
-    Each pattern in `frames` matches a frame, and one of `waits` occurs if any is listed. With `forked`, a frame shows
-    that a process is a fork.
+    Each pattern in `frames` matches a frame, all kinds in `waits` occur, and all `details` of the wait are known.
     """
 
     frames: tuple[str, ...] = ()
     waits: tuple[str, ...] = ()
-    forked: bool = False
+    details: tuple[str, ...] = ()
 
 
 class StackFix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,14 +57,14 @@ def with_issue(diagnosis: Diagnosis) -> Diagnosis:
     """Add the code of the known issue to the diagnosis of a hang.
 
     If several match, one with patterns for blocking and waiting processes comes first, then one for blocking processes.
-    Without waiting processes, their patterns are compared with the blocking processes. A diagnosis that is no hang is
-    returned unchanged.
+    In a cycle, or without waiting processes, their patterns are compared with the blocking processes. A diagnosis that
+    is no hang is returned unchanged.
     """
     verdict = diagnosis.verdict
     if verdict.outcome != HANG:
         return diagnosis
     culprits = _frames(diagnosis, verdict.culprits)
-    waiters = _frames(diagnosis, verdict.victims) or culprits
+    waiters = culprits if verdict.cycle else _frames(diagnosis, verdict.victims) or culprits
     matches = [
         (bool(shape.blocking) + bool(shape.waiting), bool(shape.blocking), issue.code)
         for issue in catalog.load().values()
@@ -99,14 +98,11 @@ def stack_fix(diagnosis: Diagnosis) -> StackFix | None:
     states = diagnosis.index.states_of(verdict.culprits)
     frames = [frame.location for frame in _frames(diagnosis, verdict.culprits)]
     waits = {edge.kind for edge in verdict.chain} | {state.kind for state in states[:1]}
-    forked = any(map(PATTERNS["forks"].match, frames))
+    details = details_of(diagnosis.index, verdict).keys()
 
     def applies(condition: _Condition) -> bool:
-        return (
-            (forked or not condition.forked)
-            and (not condition.waits or not waits.isdisjoint(condition.waits))
-            and all(any(re.search(pattern, frame) for frame in frames) for pattern in condition.frames)
-        )
+        found = all(any(re.search(pattern, frame) for frame in frames) for pattern in condition.frames)
+        return found and details >= set(condition.details) and waits >= set(condition.waits)
 
     fixes = (fix for fix in _STACK_FIXES if verdict.cause in fix.causes and any(map(applies, fix.when)))
     return next(fixes, None) if any(state.process.threads for state in states) else None

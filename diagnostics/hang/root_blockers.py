@@ -123,7 +123,7 @@ class RootSearch:
         for socket in filter(None, (index.socket(process, item.fd) for item in process.fds)):
             if in_handler or (serves and blocker.level == "cycle"):
                 yield from (peer.key for peer in index.peers(process, socket))
-        if in_handler or blocker.cause == "poll" or state.kind == "signal":
+        if in_handler or state.kind in ("sleep", "signal"):
             # Any process can connect to a manager.
             any_of = state.serves_manager and blocker.level != "cycle"
             yield from (key for key, other in index.states.items() if any_of or _may_act(other))
@@ -136,7 +136,9 @@ class RootSearch:
             if key.startswith("rank "):
                 return RootBlocker("gone", "missing", (key,), path, patient=False)
             return RootBlocker("stuck", "elsewhere", (key,), path)
-        if state.kind == "collective" and self._all_in_collectives(edges) and edges[0].kind != "receive":
+        targets = [self._index.states.get(edge.target) for edge in edges]
+        inside = bool(targets) and all(target and target.kind in IN_COLLECTIVE for target in targets)
+        if state.kind == "collective" and inside and edges[0].kind != "receive":
             return self._in_another_collective(key, path)
         if not edges or len(path) > _MAX_DEPTH:
             return _end_of_chain(self._index, state, path)
@@ -169,26 +171,19 @@ class RootSearch:
             return RootBlocker("stuck", "lock", (held[0].target,), chain[: chain.index(held[0]) + 1])
         # A parent that reads from its workers maps their lock, too, but rarely has it; any process may fill a queue.
         of_child = any(entry.kind == "child" for entry in cycle)
-        kinds = (
-            {"processes_queue": "lost_message"}
-            if of_child
-            else {"processes_lock": "lock", "processes_queue": "lost_message"}
-        )
+        kinds = {"processes_queue": "lost_message"} | ({} if of_child else {"processes_lock": "lock"})
         guesses = [entry for entry in cycle if entry.kind in kinds and not entry.certain]
-        if len(guesses) == 1:
-            path, certainty = chain[: chain.index(guesses[0])], "hypothesis"
-            return RootBlocker(
-                "stuck", kinds[guesses[0].kind], (guesses[0].source,), path, certainty=certainty
-            )
+        # A process that has to accept a connection first is blocked itself.
+        targets = self._index.states_of(entry.target for entry in cycle if entry.kind == "socket")
+        accepts = any(self._index.has_backlog(state.process) for state in targets)
+        if len(guesses) == 1 and not accepts:
+            [guess] = guesses
+            path, source = chain[: chain.index(guess)], (guess.source,)
+            return RootBlocker("stuck", kinds[guess.kind], source, path, certainty="hypothesis")
         culprits = tuple(entry.source for entry in cycle)
         certain = all(entry.certain for entry in cycle)
         certainty = "established" if certain else "supported"
         return RootBlocker("cycle", "deadlock", culprits, chain, not certain, certainty)
-
-    def _all_in_collectives(self, edges: list[Edge]) -> bool:
-        """Return whether the edges lead to processes in a collective only; False without edges."""
-        states = [self._index.states.get(edge.target) for edge in edges]
-        return bool(states) and all(state and state.kind in IN_COLLECTIVE for state in states)
 
     def _in_another_collective(self, key: str, path: tuple[Edge, ...]) -> RootBlocker:
         """Return the ranks in another collective as root blocker, if a rank waits only for such ranks."""
@@ -256,6 +251,7 @@ def _cause(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> str:
         (CAUSE_BY_EDGE.get(last, ""), last in CAUSE_BY_EDGE),
         ("pool", kind == "future" and any(f.path.endswith("futures/thread.py") for f in state.frames)),
         ("blocked_loop", state.loop_blocked),
+        ("deadlock", index.requests_itself(state)),
         ("rendezvous", kind == "rendezvous"),
         ("lost_answer", kind in IDLE and requested),
         ("absent", last == "collective" and _is_outside_collectives(state, live=live)),
@@ -268,6 +264,7 @@ def _cause(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> str:
         # A socket that is not connected, such as one for UDP.
         ("lost_message", kind == "socket" and live and not path and not index.waited_sockets(state)),
         ("lost_message", kind == "file" and "named pipe" in state.call.detail),
+        ("file_lock", kind == "sleep" and not path and state.polls_for_lock),
         # At exit a queue waits for its feeder thread, which only a full pipe can block.
         ("full_pipe", kind == "join" and not live and functions & {"_finalize_join", "join_thread"}),
     )

@@ -14,7 +14,7 @@ from diagnostics.hang.collectives import IN_COLLECTIVE, describe_collective
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.root_blockers import CAUSE_BY_EDGE
 from diagnostics.hang.verdict import PROGRESS, UNKNOWN, WAITING, WATCH_S, Verdict
-from diagnostics.hang.wait_kinds import CAUSES, WITHIN_PROCESS
+from diagnostics.hang.wait_kinds import CAUSES, DETAILS, PATTERNS, WITHIN_PROCESS
 
 _MAX_NAMES = 4
 _WITH_OPEN_REQUESTS = ("lost_answer", "blocked_loop", "lost_message", "pool")
@@ -29,14 +29,14 @@ def sentence_of(index: JobIndex, verdict: Verdict, waker: str = "") -> str:
         sources = [edge.source for edge in verdict.chain]
         cycle = verdict.chain[sources.index(verdict.chain[-1].target) :]
         steps = [f"{_label(index, edge.source, verdict)} {edge.text} {edge.label}" for edge in cycle]
-        steps += [_may_end(index, waker)] if waker else []
-        undecided = f"{'Not decided' if waker else 'Too early to say'}, perhaps a deadlock"
-        return f"{undecided if verdict.outcome == WAITING else 'Deadlock'}: {'; '.join(steps)}."
+        undecided = waker or (verdict.outcome == WAITING and index.snapshot.seconds >= WATCH_S)
+        steps += [_may_end(index, waker, verdict)] if undecided else []
+        details = "" if undecided else "".join(details_of(index, verdict).values())
+        begin = f"{'Not decided' if undecided else 'Too early to say'}, perhaps a deadlock"
+        return f"{begin if verdict.outcome == WAITING else 'Deadlock'}: {'; '.join(steps)}{details}."
     what, since = _predicate(index, verdict), _duration(verdict)
     victims = _short_labels(index, verdict.victims)
     blocks = f", and {'block' if len(names) > 1 else 'blocks'} {victims}" if victims else ""
-    if any(index.has_backlog(state.process) for state in index.states_of(verdict.culprits)):
-        what += ", and accepts no connections, although clients wait for it"
     waited_for = f", and {victims} wait{'s' if len(verdict.victims) == 1 else ''} for it" if victims else ""
     blocks = waited_for if verdict.cause == "dead" else blocks
     if verdict.outcome == PROGRESS:
@@ -44,7 +44,7 @@ def sentence_of(index: JobIndex, verdict: Verdict, waker: str = "") -> str:
         return f"No hang so far: {who} {'has just ended' if ended else what}{waited_for}{since}."
     if verdict.outcome == WAITING:
         if waker or index.snapshot.seconds >= WATCH_S:
-            return f"Not decided: {who} {what}{waited_for}{since}; {_may_end(index, waker)}."
+            return f"Not decided: {who} {what}{waited_for}{since}; {_may_end(index, waker, verdict)}."
         return f"Too early to say: {who} {what}{blocks}{since}."
     if verdict.outcome == UNKNOWN and verdict.cause == "lost_answer":
         what = "is idle, and may owe a response, or its client waits for events: no traffic shows which"
@@ -53,11 +53,12 @@ def sentence_of(index: JobIndex, verdict: Verdict, waker: str = "") -> str:
     return f"{_capitalize(who)} {what}{blocks}{since}."
 
 
-def _may_end(index: JobIndex, waker: str) -> str:
+def _may_end(index: JobIndex, waker: str, verdict: Verdict) -> str:
     """Return what may end a wait that is not decided."""
     state = index.states.get(waker)
     if state is None:
-        return "it may work and sleep in turn"
+        timed = any(state.has_time_limit for state in index.states_of(verdict.culprits))
+        return "the wait has a time limit" if timed else "it may work and sleep in turn"
     return f"{state.process.label} {_doing(state)}, and may end the wait"
 
 
@@ -71,18 +72,18 @@ def _predicate(index: JobIndex, verdict: Verdict) -> str:
         return _in_different_collectives(index, verdict, states)
     if cause == "absent" and len(states) > 1:
         return "are not in the collective that the others wait in"
-    state = states[0]
+    state, details = states[0], "".join(details_of(index, verdict).values())
     last = verdict.chain[-1] if verdict.chain else None
     if cause == "lost_message" and last and last.source in verdict.culprits:
-        return f"{_doing(state)}, and the sender is idle: the message was lost"
+        return f"{_doing(state)}, and the sender is idle: the message was lost{details}"
     if cause in CAUSE_BY_EDGE.values() and CAUSE_BY_EDGE.get(last.kind if last else "") != cause:
-        return f"{_doing(state)}{_detail(index, state)}"
+        return f"{_doing(state)}{details}"
     phrase = CAUSES[cause].phrase
     if cause in ("kernel", "stopped") and last and last.kind == "collective":
         phrase = f"is not in the collective that the others wait in: it {phrase}"
     counts = {"locked": len(state.deadlocked), "collectives": len(state.in_collective)}
-    doing = _doing(state) + (_detail(index, state) if cause == "lost_message" and index.snapshot.live else "")
-    return phrase.format(doing=doing, detail=state.call.detail or "function unknown", **counts)
+    detail = state.call.detail or "function unknown"
+    return phrase.format(doing=_doing(state) + details, detail=detail, **counts)
 
 
 def _in_different_collectives(index: JobIndex, verdict: Verdict, states: list[BlockedState]) -> str:
@@ -110,17 +111,43 @@ def _doing(state: BlockedState) -> str:
     return f"{text} in {frame_text(frame)}{outer}" if frame else text
 
 
-def _detail(index: JobIndex, state: BlockedState) -> str:
-    """Return what is known of a wait that no observed process can end: its lock's holder, or its sender, has ended."""
-    holders = index.semaphore_holders(state)
-    if holders and not holders & index.states.keys():
-        return ", which no process holds: the one that held it has ended"
-    if state.process.key in holders:
-        return ", which it holds itself"
-    if index.reads_rest(state):
-        return ", of which a part has come: its sender has ended"
-    datagram = state.kind == "socket" and not index.waited_sockets(state)
-    return ", which any process may send" if datagram else ""
+def details_of(index: JobIndex, verdict: Verdict) -> dict[str, str]:
+    """Return what is known of the wait of the first blocking process, by name; the texts of a dump are empty.
+
+    `stack_fixes.toml` names these details in the conditions of fixes.
+    """
+    for state in index.states_of(verdict.culprits)[:1]:
+        process, names = state.process, [frame.location for frame in state.frames]
+        holders = index.semaphore_holders(state)
+        took = "" if state.thread.relocks is None else frame_text(state.frames[state.thread.relocks])
+        locked = state.kind == "lock" and not took and (state.alone or not index.snapshot.live)
+        forked = locked and (process.forked or any(map(PATTERNS["forks"].match, names)))
+        alone = state.alone and state.call.wait.ended_by[:2] in (("thread",), ("thread", "member"))
+        by_caller = " ".join(names[:2]).count("threading.py:") == 1 and names[0].endswith("threading.py:wait")
+        family = [s for s in index.states.values() if s.process.ppid in (process.pid, process.ppid)]
+        ended = [s for s in family if s.kind == "dead" and s.process.key not in verdict.culprits]
+        new = [s for s in family if any("pool.py:_handle_workers" in f.location for f in s.frames)]
+        facts = {
+            "holder_ended": holders and not holders & index.states.keys(),
+            "holds_itself": process.key in holders,
+            "sender_ended": index.reads_rest(state),
+            "datagram": state.kind == "socket" and not index.waited_sockets(state),
+            "relock": took,
+            "forked_lock": forked,
+            "condition": state.kind == "event" and by_caller,
+            "thread_ended": alone and not took and not forked and not state.has_time_limit,
+            "worker_replaced": state.kind == "pool" and new,
+            "requests_itself": index.requests_itself(state),
+            "message_short": verdict.cycle and {e.kind for e in verdict.chain[-2:]} in ({"socket"}, {"pipe"}),
+            "outside": state.kind == "input" and not index.stdin_writers(process),
+            "lock_file": verdict.cause == "file_lock" and state.polls_for_lock and state.kind == "sleep",
+            "accepts_none": any(index.has_backlog(s.process) for s in index.states_of(verdict.culprits)),
+            "dead": ended and state.kind != "sleep",
+        }
+        words = {"dead": _enumerate(map(_short_label, ended)), "new": _enumerate(map(_short_label, new))}
+        texts = {name: DETAILS[name].format(frame=took, **words) for name, holds in facts.items() if holds}
+        return texts if index.snapshot.live else dict.fromkeys(texts, "")
+    return {}
 
 
 def evidence_of(index: JobIndex, keys: tuple[str, ...], cause: str = "") -> tuple[str, ...]:

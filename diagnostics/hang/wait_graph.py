@@ -19,7 +19,7 @@ from diagnostics.hang.verdict import Edge
 from diagnostics.hang.wait_kinds import COMPUTING, IDLE, WITHIN_PROCESS
 from diagnostics.output.redact import truncate
 
-_NO_EDGES = ("dead", "stopped", "kernel", "input", "store_key", *COMPUTING)
+_NO_EDGES = ("dead", "stopped", "kernel", "input", *COMPUTING)
 _LOCKS = ("lock", "processes_lock", "shared_event")
 _MAY_WAIT_FOR_DEAD_CHILD = (*_LOCKS, "sleep", "event", "native", "barrier", "tasks_done")
 _RING_MEMORY = "/psm_"  # in the names of Python's shared memory, which vLLM's ring buffers use
@@ -78,8 +78,8 @@ class _Waiter:
             details = {p: self.index.states[p.key].call.detail for p in siblings if p.key != self.process.key}
             openers = [p for p, detail in details.items() if "named pipe" in detail]
             edges = [self.edge(p, text, self.syscall_file, certain=False) for p in openers]
-        if not edges and self.kind == "socket" and self.index.waits_for_itself(self.state):
-            edges = self.dead_process_edges("waits in its own store; its sibling is", siblings)
+        if self.kind in ("socket", "store_key") and self.index.waits_for_itself(self.state):
+            edges = self.dead_process_edges("waits in its own store; its sibling is", siblings) or edges
         edges = edges or self.handler_edges()
         return edges or (self.connected_peer_edges() if self.has_unknown_peer() else [])
 
@@ -115,7 +115,7 @@ class _Waiter:
             socket = self.index.socket(self.process, item.fd)
             if item.kind == "pipe":
                 edges += self.pipe_edges(item, call)
-            elif socket is not None and self.kind not in ("data_loader", "loop"):
+            elif socket is not None and self.kind not in ("data_loader", "loop", "store_key"):
                 edges += self.socket_edges(item, socket, call)
         return [edge for edge in edges if not self.index.reads_rest(self.state) or self.sends(edge.target)]
 
@@ -293,6 +293,19 @@ class _Waiter:
         mapped, certain = "/proc/{}/maps has it too", bool(holders)
         return [self.edge(p, text, call, mapped.format(p.pid), certain=certain) for p in others]
 
+    def member_edges(self) -> list[Edge]:
+        """Return edges to the processes that are not yet at the barrier, or that may set the key of the store."""
+        mapped, family = (self.process.host, self.thread.futex.replace("sem:", "#")), self.process.ppid
+        ranks = (p for p in self.index.snapshot.processes if p.job == self.process.job)
+        members = ranks if self.kind == "store_key" else self.index.sharing.get(mapped, ())
+        late = [p for p in members if self.index.states[p.key].kind not in (self.kind, "child", "supervise")]
+        late = [p for p in late if p.ppid == family] or late  # their parent may be none
+        needs = "all" if self.kind == "barrier" else "any"
+        text = {"all": "waits at the barrier for", "any": "waits for a key of the store that may be set by"}[
+            needs
+        ]
+        return [self.edge(p, text, self.frame, needs=needs, certain=False) for p in late[: self.limit]]
+
     def file_lock_edges(self) -> list[Edge]:
         """Return edges to the owners of the file locks that a process waits for.
 
@@ -337,6 +350,7 @@ class _Waiter:
 _FINDERS: dict[str, Callable[[_Waiter], list[Edge]]] = {
     "child": _Waiter.child_edges, "actor": _Waiter.actor_edges,
     "ring": _Waiter.ring_edges, "semaphore": _Waiter.semaphore_edges, "file lock": _Waiter.file_lock_edges,
+    "member": _Waiter.member_edges,
 }  # fmt: skip
 
 

@@ -20,11 +20,12 @@ class WaitKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     text: str
     state: Literal["waits", "idle", "computes"] = "waits"
-    ended_by: tuple[Literal["thread", "child", "actor", "ring", "semaphore", "file lock"], ...] = ()
+    ended_by: tuple[Literal["thread", "child", "actor", "ring", "semaphore", "file lock", "member"], ...] = ()
     cause: str = "native"
     absent: Literal["", "always", "dump"] = ""
     frame: Literal["", "names", "means"] = ""
     spins: bool = False
+    polls: bool = False
 
 
 class Cause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,6 +51,7 @@ class _Waits(msgspec.Struct, forbid_unknown_fields=True):
     syscalls: dict[str, list[str]]
     source_calls: dict[str, list[str]]
     causes: dict[str, Cause]
+    details: dict[str, str]
 
 
 def _path_pattern(ends: str) -> re.Pattern[str]:
@@ -62,7 +64,7 @@ def _name_pattern(functions: str) -> re.Pattern[str]:
 
 
 _WAITS = msgspec.toml.decode(Path(__file__).with_name("waits.toml").read_bytes(), type=_Waits)
-KINDS, CAUSES = _WAITS.kinds, _WAITS.causes
+KINDS, CAUSES, DETAILS = _WAITS.kinds, _WAITS.causes, _WAITS.details
 # Kinds of calls in which a thread computes, and kinds in which it waits for work.
 COMPUTING = tuple(name for name, kind in KINDS.items() if kind.state == "computes")
 IDLE = tuple(name for name, kind in KINDS.items() if kind.state == "idle")

@@ -288,12 +288,17 @@ def test_reader_of_a_polling_child_is_no_hang():
 
 
 def test_polling_loop_suggests_a_longer_observation_with_the_same_selection():
-    """After 1.5 s the loop waits, and the next command observes 65 s; after 65 s it is a hang."""
-    poll = sleeping(7, 1, StackFrame("/job/wait.py", "poll", 3, "sleep"), thread=POLLS, io_moved=False)
+    """After 1.5 s the loop waits, and the next command observes 65 s; then only a poll for a lock is a hang."""
+    poll, lock = (
+        sleeping(7, 1, StackFrame("/job/wait.py", name, 3, "sleep"), thread=POLLS, io_moved=False)
+        for name in ("poll", "take_lock")
+    )
     verdict = diagnose(Snapshot((poll,), seconds=1.5), selection=("--match", "wait me")).verdict
     assert verdict.outcome == "waiting"
     assert verdict.next == ("python -m diagnostics hang --match 'wait me' --seconds 65",)
-    assert verdict_of(poll, seconds=65.0).outcome == "hang"
+    assert verdict_of(poll, seconds=65.0).outcome == "waiting"
+    verdict = verdict_of(lock, seconds=65.0)
+    assert (verdict.outcome, verdict.cause, verdict.certainty) == ("hang", "file_lock", "hypothesis")
 
 
 def test_unrelated_processes_are_separate_jobs():
@@ -465,10 +470,10 @@ def at_file_lock(holder, **values):
 
 @pytest.mark.parametrize(
     ("wrote", "seconds", "outcome"),
-    [(True, 1.5, "progress"), (False, 1.5, "waiting"), (False, 65.0, "hang"), (True, 65.0, "progress")],
+    [(True, 1.5, "progress"), (False, 1.5, "waiting"), (False, 65.0, "waiting"), (True, 65.0, "progress")],
 )
 def test_holder_of_a_file_lock_that_writes_between_sleeps_works(wrote, seconds, outcome):
-    """A holder that only sleeps is a hang after the patience; one that sleeps for long is a hang at once."""
+    """A holder with short sleeps is undecided; one that sleeps for long is a hang at once."""
     works = StackFrame("/job/a.py", "lead", 3, "sleep")
     holder = sleeping(8, 1, works, thread=POLLS, wrote=wrote, io_moved=wrote)
     assert at_file_lock(holder, seconds=seconds).outcome == outcome

@@ -4,20 +4,22 @@ One wait has the verdict `unknown`. Two further tests are about lock files of ot
 """
 
 import dataclasses
+import sys
 
 import pytest
 
 from diagnostics import safe_io
-from diagnostics.hang.collect import discovery, peers
+from diagnostics.hang.collect import discovery, peers, proc
 from diagnostics.hang.diagnosis import diagnose
 from diagnostics.hang.known_issues import stack_fix
-from diagnostics.hang.snapshot import Descriptor, Snapshot, Socket, StackFrame
+from diagnostics.hang.snapshot import Descriptor, Lock, Process, Snapshot, Socket, StackFrame
 from tests.diagnostics.hang.processes import (
     ACCEPT,
     AT_FUTEX,
     C10D,
     COMPUTES,
     EVENT_LOOP,
+    NO_PERMISSION,
     PYTHON,
     QUEUE_GET,
     RECEIVES,
@@ -25,6 +27,7 @@ from tests.diagnostics.hang.processes import (
     connection,
     in_all_gather,
     rank,
+    running,
     sleeping,
     verdict_of,
     with_threads,
@@ -70,6 +73,39 @@ def test_download_makes_progress_only_while_data_arrives(sent_s, age_s, moved, o
     assert verdict_of(client, server, sockets=ends).outcome == outcome
 
 
+@pytest.mark.parametrize(
+    ("caller", "timed", "outcome"),
+    [("/job/main.py", True, "waiting"), ("/job/main.py", False, "hang"), ("torch/data.py", True, "hang")],
+)
+def test_wait_with_a_time_limit_of_the_program_is_undecided(caller, timed, outcome):
+    """A library may wait in parts for as long as it takes."""
+    frames = WAIT, QUEUE_GET, StackFrame(caller, "take", 3), MAIN
+    verdict = verdict_of(sleeping(7, 1, *frames, thread=AT_FUTEX | {"timed": timed}))
+    assert (verdict.outcome, "the wait has a time limit" in verdict.sentence) == (
+        outcome,
+        outcome == "waiting",
+    )
+
+
+@pytest.mark.skipif(bool(NO_PERMISSION), reason=NO_PERMISSION)
+@pytest.mark.parametrize("limit", ["500", ""])
+@pytest.mark.parametrize("call", ["select.poll().poll({})", "threading.Event().wait({})"])
+def test_time_limit_of_a_system_call_is_read(call, limit):
+    program = f"import select, threading; print(flush=True); {call.format(limit)}"
+    with running(sys.executable, "-c", program) as process:
+        while (found := proc.system_call(process.pid, process.pid))["syscall"] not in ("poll", "futex"):
+            pass
+        assert found["timed"] == bool(limit)
+
+
+def test_file_lock_that_was_taken_meanwhile_is_progress():
+    waits, naps = {"syscall": "flock", "waits_fds": (3,)}, {"syscall": "clock_nanosleep", "asleep_s": 0.5}
+    waiter = sleeping(9, 1, MAIN, thread=waits, fds=(Descriptor(3, "file", 50),))
+    holder = sleeping(8, 1, MAIN, thread=naps)
+    for taken, outcome in ((True, "progress"), (False, "waiting")):
+        assert verdict_of(waiter, holder, locks=(Lock(50, 8, "FLOCK", taken=taken),)).outcome == outcome
+
+
 def prompting(kind, pid=7, **values):
     """Return a process that waits in `input()` for an answer on standard input."""
     frame = StackFrame("/job/main.py", "main", 9, "input")
@@ -77,12 +113,16 @@ def prompting(kind, pid=7, **values):
 
 
 def test_program_that_asks_its_user_at_a_terminal_is_no_hang():
-    """The same program at a pipe hangs."""
+    """At a pipe from outside of the job it is undecided; it hangs at one from a launcher that waits for it."""
     verdict = verdict_of(prompting("tty"))
     assert verdict.outcome == "idle"
     assert "pid 7" in verdict.sentence
     assert "at its terminal" in verdict.sentence
-    assert verdict_of(prompting("pipe")).outcome == "hang"
+    verdict = verdict_of(prompting("pipe"))
+    assert verdict.outcome == "unknown"
+    assert "outside of the job" in verdict.sentence
+    launcher = sleeping(1, 0, CHILD, thread=WAITS_FOR_CHILD, fds=(Descriptor(5, "pipe", 3, "w"),))
+    assert verdict_of(launcher, prompting("pipe")).outcome == "hang"
 
 
 def test_rank_that_asks_its_user_at_a_terminal_blocks_the_others():
@@ -190,13 +230,13 @@ def test_rank_in_a_backward_pass_is_in_a_collective():
     assert (verdict.cause, set(verdict.culprits)) == ("mismatch", {"/100", "/101"})
 
 
-def test_rank_that_waits_for_a_store_key_is_not_in_the_collective():
+def test_rank_alone_in_a_collective_and_those_that_wait_for_a_store_key_are_a_deadlock():
     fds = (Descriptor(3, "tcp", 30),)
     waits = rank(1, MAIN, world=2, job="127.0.0.1:8000", thread=RECEIVES, fds=fds)
     peer = in_all_gather(0, world=2, job="127.0.0.1:8000", fds=(Descriptor(4, "tcp", 31),))
     verdict = verdict_of(waits, peer, sockets=connection(30, sent_s=90.0, received_s=95.0))
-    assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "absent", ("/101",))
-    assert "key of the rendezvous store" in verdict.sentence
+    assert (verdict.outcome, verdict.cause, set(verdict.culprits)) == ("hang", "deadlock", {"/100", "/101"})
+    assert "key of the store that may be set by rank 0" in verdict.sentence
 
 
 def test_idle_child_of_a_rank_blocks_the_others():
@@ -287,3 +327,59 @@ def test_lock_files_of_other_jobs_are_not_considered_while_this_job_holds_one(mo
 def test_loky_resource_tracker_is_a_helper():
     title = "python -m joblib.externals.loky.backend.resource_tracker --pipe 5"
     assert discovery.role_of_title(title)[0] == "helper"
+
+
+LOCK = StackFrame("/job/main.py", "save", 6, "acquire")
+
+
+@pytest.mark.parametrize(
+    ("frames", "thread", "forked", "words", "fix"),
+    [
+        ((LOCK, MAIN), {"relocks": 1}, True, "this thread took before in main", "lock_taken_twice"),
+        ((LOCK, MAIN), {}, True, "fork copied in its locked state", "fork_with_lock"),
+        ((LOCK, MAIN), {}, False, "no other thread of the process is left", "raised_with_lock"),
+        ((WAIT, MAIN), {"endless": True}, False, "a notification of a condition", "condition"),
+        ((WAIT, QUEUE_GET, MAIN), {}, False, "no other thread of the process is left", "thread_ended"),
+    ],
+)
+def test_wait_for_a_thread_that_does_not_exist_is_explained(frames, thread, forked, words, fix):
+    diagnosis = diagnose(
+        Snapshot((sleeping(7, 1, *frames, thread=AT_FUTEX | thread, forked=forked),), seconds=65.0)
+    )
+    assert words in diagnosis.verdict.sentence
+    assert stack_fix(diagnosis).name == fix
+
+
+def test_worker_that_inherited_a_listening_socket_serves_no_client():
+    """Its parent, which waits for the client's result, does not accept the connection."""
+    ends = Descriptor(4, "tcp", 60), Descriptor(5, "pipe", 7, "w")
+    takes = StackFrame(f"{PYTHON}/multiprocessing/queues.py", "get"), MAIN
+    listening = Socket(60, "tcp", "127.0.0.1:8000", "0.0.0.0:0", "LISTEN", unread=1)
+    request = Socket(61, "tcp", "127.0.0.1:9", "127.0.0.1:8000", "ESTABLISHED")
+    reads = {"syscall": "read", "waits_fds": (6,)}
+    parent = sleeping(7, 1, *takes, thread=reads, fds=(ends[0], Descriptor(6, "pipe", 7, "r")))
+    idle = sleeping(8, 7, *takes, thread=AT_FUTEX | {"futex": "sem:5"}, fds=ends)
+    client = sleeping(9, 7, MAIN, thread=RECEIVES, fds=(*ends, Descriptor(3, "tcp", 61)))
+    verdict = verdict_of(parent, idle, client, sockets=(listening, request))
+    assert (verdict.cause, set(verdict.culprits)) == ("deadlock", {"/7", "/9"})
+
+
+def test_replaced_and_dead_workers_are_named():
+    result = StackFrame(f"{PYTHON}/multiprocessing/pool.py", "wait"), MAIN
+    starts = StackFrame(f"{PYTHON}/multiprocessing/pool.py", "_handle_workers")
+    takes = StackFrame(f"{PYTHON}/multiprocessing/pool.py", "worker"), starts
+    worker = sleeping(8, 7, *takes, thread=AT_FUTEX)
+    sentence = verdict_of(sleeping(7, 1, WAIT, *result, thread=AT_FUTEX), worker).sentence
+    assert "pid 8 replaced a worker" in sentence
+    waits = sleeping(7, 1, MAIN, thread={"syscall": "futex", "futex": "sem:5"})
+    sentence = verdict_of(waits, Process(9, 1, state="Z"), locks=(Lock(5, 0, "semaphore"),)).sentence
+    assert "the one that held it has ended; pid 9 is dead" in sentence
+
+
+def test_server_that_requests_itself_is_a_deadlock():
+    fds = Descriptor(3, "tcp", 50), Descriptor(4, "tcp", 60)
+    listening = Socket(60, "tcp", "127.0.0.1:8000", "0.0.0.0:0", "LISTEN", unread=1)
+    request = Socket(50, "tcp", "127.0.0.1:9", "127.0.0.1:8000", "ESTABLISHED")
+    response = StackFrame(f"{PYTHON}/http/client.py", "getresponse"), MAIN
+    verdict = verdict_of(sleeping(7, 1, *response, thread=RECEIVES, fds=fds), sockets=(listening, request))
+    assert (verdict.cause, "of its own server" in verdict.sentence) == ("deadlock", True)
