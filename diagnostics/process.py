@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from diagnostics import safe_io
+from diagnostics.memory_limit import without_limit
 from diagnostics.output.redact import mask, truncate
 
 GRACE_S = 5.0
@@ -68,13 +69,12 @@ def start(
         streams: stdin, stdout, stderr as `subprocess.Popen` takes them; standard input is empty by default.
     """
     streams.setdefault("stdin", subprocess.DEVNULL)
-    process = subprocess.Popen(list(command), env=env, cwd=cwd, start_new_session=True, **streams)
-    # From here, because `preexec_fn` can deadlock in a process with threads. AttributeError: no Linux.
-    with contextlib.suppress(ProcessLookupError, PermissionError, AttributeError):
-        if address_space is not None:
+    with without_limit():
+        process = subprocess.Popen(list(command), env=env, cwd=cwd, start_new_session=True, **streams)
+    if address_space is not None:
+        # From here, because `preexec_fn` can deadlock in a process with threads. AttributeError: no Linux.
+        with contextlib.suppress(ProcessLookupError, PermissionError, AttributeError):
             resource.prlimit(process.pid, resource.RLIMIT_AS, (address_space, address_space))
-        own = resource.getrlimit(resource.RLIMIT_DATA)[1]  # `limit_memory` holds for this process
-        resource.prlimit(process.pid, resource.RLIMIT_DATA, (own, own))
     return process
 
 
@@ -209,8 +209,12 @@ def forward_signals(process: subprocess.Popen[Any]) -> AbstractContextManager[No
 
 @contextlib.contextmanager
 def handle_signals(numbers: Iterable[int], handler: Callable[[int], object]) -> Iterator[None]:
-    """Until the end of the block, call a function with the number of each of these signals that arrives."""
-    before = {number: signal.signal(number, lambda received, _: handler(received)) for number in numbers}
+    """Until the end of the block, call a function with the number of each of these signals that arrives.
+
+    A signal that is ignored, as under nohup, stays ignored.
+    """
+    handled = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda received, _: handler(received)) for number in handled}
     try:
         yield
     finally:

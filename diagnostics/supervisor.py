@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 
-_GRACE_S = 10.0
+_GRACE_S = 9.0
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PR_SET_PDEATHSIG = 1
 
@@ -22,7 +22,7 @@ _PR_SET_PDEATHSIG = 1
 def run_supervised(work: Callable[[], int]) -> int:
     """Fork, run `work` in the child, which then exits, and return its exit code in the parent.
 
-    The parent passes signals on; the terminal sends its own to both. 10 s after the first one, the parent kills the
+    The parent passes signals on; the terminal sends its own to both. 9 s after the first one, the parent kills the
     child and returns 128 and the signal's number. If a signal ends the child, it ends the parent, too. If the parent
     is killed, the kernel kills the child. Linux only.
     """
@@ -52,20 +52,20 @@ def run_supervised(work: Callable[[], int]) -> int:
 def _wait(child: int, reader: int, passed_on: set[signal.Signals]) -> int:
     """Pass on signals until the child has sent its exit code or ended; return the exit code.
 
-    A child that sent it and does not end within 10 s is left behind.
+    A child that sent it and does not end within 9 s, counted from the first signal if there was one, is left behind.
     """
     end, first = float("inf"), None
     while not select.select([reader], [], [], 0)[0]:
         if time.monotonic() > end:
             os.kill(child, signal.SIGKILL)
             return 128 + int(first or 0)
-        received = signal.sigtimedwait({*passed_on, signal.SIGCHLD}, 1.0)
+        received = signal.sigtimedwait({*passed_on, signal.SIGCHLD}, 0.5)
         if received and received.si_signo in passed_on:
             if received.si_code <= 0:  # of a process; the terminal has sent it to the child, too
                 os.kill(child, received.si_signo)
             if first is None:
                 first, end = received.si_signo, time.monotonic() + _GRACE_S
-    sent, end = os.read(reader, 1), time.monotonic() + _GRACE_S
+    sent, end = os.read(reader, 1), min(end, time.monotonic() + _GRACE_S)
     while (status := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < end:
         signal.sigtimedwait({signal.SIGCHLD}, 0.1)
     if sent:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+from diagnostics.memory_limit import without_limit
 from diagnostics.output.redact import truncate
 from diagnostics.safe_io import read_kernel_file
 
@@ -166,7 +167,10 @@ def _run(program: str, limit_s: float) -> tuple[int | None, bytes]:
     """Return exit code and output; the code is None if the program did not end in time, 127 if it did not start."""
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     try:
-        child = subprocess.Popen([program, "-q", "-x"], stdin=nothing, stdout=pipe, stderr=subprocess.STDOUT)
+        with without_limit():
+            child = subprocess.Popen(
+                [program, "-q", "-x"], stdin=nothing, stdout=pipe, stderr=subprocess.STDOUT
+            )
     except OSError as error:
         return 127, str(error.strerror or error).encode()
     try:

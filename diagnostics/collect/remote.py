@@ -34,8 +34,8 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 # Patterns of our source files that are sent to a host. Those that run there use the standard library only.
 _SOURCES = (
     "__init__.py", "collect/*.py", "collect/*.txt", "frameworks/__init__.py", "frameworks/*.toml", "hang/__init__.py",
-    "hang/snapshot.py", "hang/collect/*.py", "hang/collect/*.txt", "output/redact.py", "output/redaction.toml",
-    "process.py", "safe_io.py",
+    "hang/snapshot.py", "hang/collect/*.py", "hang/collect/*.txt", "memory_limit.py", "output/redact.py",
+    "output/redaction.toml", "process.py", "safe_io.py",
 )  # fmt: skip
 # A name that starts with a dash would be an option of ssh.
 _HOST = re.compile(

@@ -1,6 +1,6 @@
 """`diagnostics.process` limits the time and output of a program, and ends its descendants, also after an interrupt.
 
-It forwards SIGHUP, ends a recorded process group, gives up an unkillable program, and reads the tail of a log.
+It ends a recorded process group, gives up an unkillable program, and reads the tail of a log.
 """
 
 import os
@@ -38,18 +38,6 @@ def test_output_beyond_the_limit_is_dropped():
     """Output beyond the limit is read and dropped, so that the program does not block."""
     done = process.run([sys.executable, "-c", "print('a' * 10_000_000)"], timeout_s=60, max_output=1000)
     assert (done.code, len(done.output)) == (0, 1000)
-
-
-def test_sighup_is_forwarded_to_the_child():
-    program = "import signal, sys, time\nsignal.signal(1, lambda *_: sys.exit(7))\nprint('up', flush=True)\n"
-    program += "time.sleep(600)"
-    child = process.start([sys.executable, "-c", program], stdout=subprocess.PIPE)
-    assert child.stdout.readline() == b"up\n"
-    with process.forward_signals(child):
-        os.kill(os.getpid(), signal.SIGHUP)
-        assert child.wait(60) == 7
-    process.end_group(child)
-    child.stdout.close()
 
 
 def test_recorded_process_group_is_killed_once(tmp_path, monkeypatch):
