@@ -200,6 +200,7 @@ def app(ctx: click.Context) -> int | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; characters that a stream cannot encode are escaped."""
+    sys.stdin = sys.stdin or io.TextIOWrapper(io.BytesIO())  # None if closed before we started
     for stream in (sys.stdout, sys.stderr):
         # A terminal without UTF-8 shows ✔ as \\u2714.
         if isinstance(stream, io.TextIOWrapper):
@@ -235,11 +236,11 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, program
         return INCOMPLETE
 
 
-def report_error(error: Exception) -> int:
+def report_error(error: BaseException) -> int:
     """Print an error that is no usage error, and return exit code 2."""
     if os.environ.get(DEBUG):
         traceback.print_exception(error)
-    if isinstance(error, UserError):
+    if isinstance(error, UserError | CpuLimitError):
         line = sanitize.escape(str(error))
     elif isinstance(error, ModuleNotFoundError) and (hint := install_hint(error)):
         line = hint

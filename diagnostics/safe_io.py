@@ -259,6 +259,13 @@ def write_atomically(path: Path, data: bytes | str, *, mode: int = 0o600) -> Non
         raise
 
 
+def try_output(path: Path) -> None:
+    """Raise an OSError if `write_atomically` cannot write a file at this path now; the path stays as it is."""
+    _check_output(path)
+    with tempfile.NamedTemporaryFile(prefix="." + path.name[:100] + ".", dir=path.parent) as file:
+        file.write(b"\n")
+
+
 def _check_output(path: Path) -> None:
     """Raise an OSError if a file at this path would replace a device, pipe, socket or folder, or a link to one."""
     with contextlib.suppress(FileNotFoundError):

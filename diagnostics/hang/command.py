@@ -44,6 +44,7 @@ from diagnostics.output import progress
 from diagnostics.output.redact import mask
 from diagnostics.output.report_output import ReportOptions, print_report
 from diagnostics.output.text_filters import change_texts
+from diagnostics.safe_io import try_output
 
 FORMATS = ("terminal", "json", "markdown")
 
@@ -119,10 +120,10 @@ def collect_snapshot(request: SimpleNamespace) -> Snapshot:
     return take_snapshot(Selection(request.pids, request.pattern, request.seconds, request.samples))
 
 
-def save_snapshot(snapshot: Snapshot, path: Path) -> None:
-    """Save the redacted snapshot; a file that cannot be written is a usage error."""
+def save_snapshot(snapshot: Snapshot | None, path: Path) -> None:
+    """Save the redacted snapshot, or without one try to; a file that cannot be written is a usage error."""
     try:
-        bundle.save(snapshot, path)
+        bundle.save(snapshot, path) if snapshot else try_output(path)
     except OSError as error:
         raise UserError(f"hang: --save {path}: {error.strerror or error}") from None
 
@@ -155,20 +156,24 @@ def print_diagnoses(request: SimpleNamespace, diagnoses: list[Diagnosis]) -> int
 
 def _watch(request: SimpleNamespace) -> int:
     """Run the command and print a report to standard error when it stalls; return `watch_command`'s exit code."""
+    if request.save:
+        save_snapshot(None, request.save)
 
     def diagnose_stall(pid: int, still_s: float) -> bool:
         try:
             snapshot = take_snapshot(Selection((pid,), seconds=request.seconds, samples=request.samples))
         except NoProcessError:
             return False
-        if request.save:
-            save_snapshot(snapshot, request.save)
-        print(f"hang: no activity for {still_s:.0f} s", file=sys.stderr)
-        sys.stdout.flush()
+        with watch.errors_reported():
+            if request.save:
+                save_snapshot(snapshot, request.save)
         # The job has not moved for `still_s` seconds, so a longer patience is not needed.
         patience = Patience(min(request.patience, still_s), request.busy_patience)
-        with contextlib.redirect_stdout(sys.stderr):
-            return print_diagnoses(request, [with_issue(diagnose(snapshot, patience))]) == FINDINGS
+        diagnosis = with_issue(diagnose(snapshot, patience))
+        with watch.errors_reported(), contextlib.redirect_stdout(sys.stderr):
+            print(f"hang: no activity for {still_s:.0f} s")
+            print_diagnoses(request, [diagnosis])
+        return diagnosis.verdict.outcome == "hang"
 
     return watch.watch_command(request.words, request.stall, diagnose_stall, end=request.end)
 

@@ -3,7 +3,8 @@
 Progress is output, or more than a little processor time or input and output of the command and its descendants. The
 kernel's counters are read about every 15 seconds, more often for a short limit; nothing is injected into the job. The
 command's standard output and error are both copied to standard output, and signals are forwarded to it. With `end` a
-hanging command is ended.
+hanging command is ended; nothing else ends it: another process (`output_copier.py`) copies its output, and errors here
+are only reported.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import math
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from pathlib import Path
 
 from diagnostics import UserError, process
+from diagnostics.cli import report_error
 from diagnostics.findings import FINDINGS
 from diagnostics.hang.collect import discovery, proc
 from diagnostics.hang.snapshot import TRANSFER_RATE
@@ -80,29 +81,38 @@ def watch_command(words: Sequence[str], stall_s: float, diagnose: Diagnose, *, e
     Raises:
         UserError: The command cannot be started.
     """
+    # Without RANK, which would make it a process of the job.
+    environment = {name: value for name, value in os.environ.items() if name.startswith("LD_")}
+    copy = [sys.executable, "-I", "-S", str(Path(__file__).with_name("output_copier.py"))]
+    copier = process.start(copy, env=environment, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert copier.stdin
     try:
-        child = process.start(words, stdin=None, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        with copier.stdin as pipe:
+            child = process.start(words, stdin=None, stdout=pipe, stderr=subprocess.STDOUT)
     except OSError as error:
+        copier.wait()
         raise UserError(f"hang: --watch: {words[0]}: {error.strerror or error}") from None
-    assert child.stdout
-    output_bytes = [0]
-    copier = threading.Thread(target=_copy_output, args=(child.stdout, output_bytes), daemon=True)
     with process.forward_signals(child):
-        copier.start()
-        ended = _wait_for_end(child, stall_s, output_bytes, diagnose, or_hang=end)
+        ended = _wait_for_end(child, stall_s, copier, diagnose, or_hang=end)
         if ended:
             process.end_group(child)
-    copier.join(timeout=2.0)
-    if not copier.is_alive():
-        child.stdout.close()
+        with errors_reported():
+            if child.returncode is None:
+                print(f"hang: pid {child.pid} could not be ended: it waits in the kernel", file=sys.stderr)
+            try:
+                copier.wait(timeout=2.0)
+            except subprocess.TimeoutExpired:
+                print(f"hang: pid {copier.pid} copies the output that still follows", file=sys.stderr)
     code = child.returncode
-    if code is None:
-        print(f"hang: pid {child.pid} could not be ended: it waits in the kernel", file=sys.stderr)
     return FINDINGS if ended else code if code >= 0 else 128 - code
 
 
 def _wait_for_end(
-    child: subprocess.Popen[bytes], stall_s: float, output_bytes: list[int], diagnose: Diagnose, or_hang: bool
+    child: subprocess.Popen[bytes],
+    stall_s: float,
+    copier: subprocess.Popen[bytes],
+    diagnose: Diagnose,
+    or_hang: bool,
 ) -> bool:
     """Wait for the command's end, or with `or_hang` for a hang; return whether it was a hang."""
     clock = StallClock(time.monotonic(), time.monotonic())
@@ -111,23 +121,28 @@ def _wait_for_end(
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(timeout=max(0.2, min(stall_s / 4, 15.0)))
             return False
-        pids = discovery.descendants(discovery.process_table(titles=False), [child.pid])
-        ran_ns = sum(proc.runnable_ns(pid, tid) or 0 for pid in pids for tid in proc.list_threads(pid))
-        bytes_moved = sum(sum(proc.bytes_moved(pid)) for pid in pids)
-        now = time.monotonic()
-        if clock.update(now, ran_ns / 1e9, bytes_moved, output_bytes[0]):
-            due_s = stall_s
-        elif (stalled_s := now - clock.last_progress) >= due_s:
-            hangs = diagnose(child.pid, stalled_s)
-            if hangs and or_hang:
-                return True
-            # An undecided wait may be decidable after twice the time.
-            due_s = math.inf if hangs else 2 * stalled_s
+        with errors_reported():
+            pids = discovery.descendants(discovery.process_table(titles=False), [child.pid])
+            ran_ns = sum(proc.runnable_ns(pid, tid) or 0 for pid in pids for tid in proc.list_threads(pid))
+            bytes_moved = sum(sum(proc.bytes_moved(pid)) for pid in pids)
+            output_bytes = proc.bytes_moved(copier.pid)[0]
+            now = time.monotonic()
+            if clock.update(now, ran_ns / 1e9, bytes_moved, output_bytes):
+                due_s = stall_s
+            elif (stalled_s := now - clock.last_progress) >= due_s:
+                # An undecided wait may be decidable after twice the time.
+                due_s = 2 * stalled_s
+                if diagnose(child.pid, stalled_s):
+                    due_s = math.inf
+                    if or_hang:
+                        return True
 
 
-def _copy_output(source: BinaryIO, output_bytes: list[int]) -> None:
-    while data := os.read(source.fileno(), 65536):
-        output_bytes[0] += len(data)
-        with contextlib.suppress(OSError):
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
+@contextlib.contextmanager
+def errors_reported() -> Iterator[None]:
+    """Report any error of the body on standard error, if that can be written, and go on: the command does so, too."""
+    try:
+        yield
+    except BaseException as error:  # noqa: BLE001 - a CpuLimitError is no Exception
+        with contextlib.suppress(Exception):
+            report_error(error)

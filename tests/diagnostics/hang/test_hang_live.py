@@ -1,7 +1,7 @@
 """`hang` diagnoses real processes of this machine, saves bundles, and names a missing permission or wrong usage.
 
 Further tests cover source lines, masking, processes of other users, the process limit, ranks in the process table, and
-`--watch`: stalls, exit codes and signals.
+`--watch`: stalls, exit codes and signals, and that the command and its output go on whatever happens to `hang`.
 """
 
 import importlib.util
@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics import UserError
 from diagnostics.__main__ import main
+from diagnostics.cpu_limit import CpuLimitError
 from diagnostics.findings import FINDINGS
 from diagnostics.hang import watch
 from diagnostics.hang.collect import discovery, proc, stacks
@@ -159,6 +161,7 @@ def test_terminal_and_markdown_have_the_verdict_and_stacks(deadlocked_pid, form,
     [
         (["--pid", "4194304"], 2), (["--match", "("], 2), (["--match", "no such command line anywhere"], 3),
         (["--watch"], 2), (["--from", "x", "--pid", "1"], 2), (["word"], 2), (["--watch", "--", "/no/such/program"], 2),
+        (["--watch", "--save", "/no/such/folder/x", "--", "true"], 2), (["--watch", "--save", "/dev", "--", "true"], 2),
     ],
 )  # fmt: skip
 def test_wrong_usage_or_no_match_is_a_one_line_error(words, code, capsys):
@@ -293,17 +296,71 @@ def test_watch_returns_the_commands_exit_code(capfd):
     assert capfd.readouterr().out == "out\n"
 
 
-def test_sighup_is_forwarded_to_the_watched_command():
-    # Under nohup, SIGHUP is ignored by this process and all that it starts.
-    default_action = "signal.signal(signal.SIGHUP, signal.SIG_DFL)"
-    child = f"import signal, time; {default_action}; print('up', flush=True); time.sleep(1000)"
+WAITS = "import sys; print('up', flush=True); open(sys.argv[1]).read(); print('x' * 200_000); sys.exit(7)"
+
+
+@pytest.mark.parametrize("error", [UserError("no"), OSError(28, "full"), MemoryError(), CpuLimitError("no")])
+def test_watched_command_goes_on_after_an_error_of_the_diagnosis(error, tmp_path, capfd):
+    """The command waits until it is diagnosed; its output is whole, and the error is reported in one line."""
+    os.mkfifo(tmp_path / "fifo")
+
+    def fail(_pid, _still_s):
+        (tmp_path / "fifo").open("w").close()
+        raise error
+
+    assert watch.watch_command([sys.executable, "-c", WAITS, tmp_path / "fifo"], 0.2, fail, end=True) == 7
+    captured = capfd.readouterr()
+    assert captured.out == "up\n" + "x" * 200_000 + "\n"
+    assert len(captured.err.splitlines()) == 1
+
+
+def watching(folder, *command, streams=""):
+    """Return a command for `hang --watch --save` with shell redirections; make a named pipe in the folder."""
+    os.mkfifo(folder / "fifo")
+    options = ["--stall", "0.2", "--seconds", "0.1", "--save", folder / "saved"]
+    watch_words = [sys.executable, "-m", "diagnostics", "hang", "--watch", *options, "--", *command]
+    return ["sh", "-c", f'exec "$@" {streams}', "sh", *map(str, watch_words), str(folder / "fifo")]
+
+
+@pytest.mark.parametrize("streams", ["2>/dev/full", ">/dev/full", ">&-", "<&- >&- 2>&-"])
+def test_watched_command_goes_on_without_the_output_of_hang(streams, tmp_path):
+    """It is diagnosed, writes more than a pipe holds, and its exit code is returned."""
+    with subprocess.Popen(watching(tmp_path, sys.executable, "-c", WAITS, streams=streams)) as hang:
+        wait_until((tmp_path / "saved").exists)
+        (tmp_path / "fifo").open("w").close()
+        assert hang.wait(500) == 7
+
+
+@pytest.mark.parametrize("kills", [True, False])
+def test_output_is_copied_after_hang_has_ended(kills, tmp_path):
+    """Both the output of a command whose `hang` was killed, and of a process that a finished command has left."""
+    left = ["sh", "-c", "(cat $0; echo late) & echo up"]
+    command = watching(tmp_path, *([sys.executable, "-c", WAITS] if kills else left))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as hang:
+        assert hang.stdout.readline() == "up\n"
+        if kills:
+            hang.kill()
+        assert hang.wait(500) == (-signal.SIGKILL if kills else 0)
+        (tmp_path / "fifo").open("w").close()
+        assert hang.stdout.read() == ("x" * 200_000 if kills else "late") + "\n"
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_sighup_is_forwarded_to_the_watched_command_unless_it_is_ignored(ignored):
+    """Under nohup, SIGHUP is ignored by this process and all that it starts; the command handles it again."""
+    handler = "lambda *_: sys.exit(9)"
+    child = f"import signal, sys; signal.signal(1, {handler}); print('up', flush=True); input()"
     program = (
-        "import sys; from diagnostics.__main__ import main; "
+        f"import signal, sys; signal.signal(1, signal.{'SIG_IGN' if ignored else 'SIG_DFL'}); "
+        "from diagnostics.__main__ import main; "
         f"sys.exit(main(['hang', '--watch', '--', sys.executable, '-c', {child!r}]))"
     )
     with running(sys.executable, "-c", program) as process:
         os.kill(process.pid, signal.SIGHUP)
-        assert process.wait(timeout=300) == 128 + signal.SIGHUP
+        if ignored:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        assert process.wait(timeout=300) == (0 if ignored else 9)
 
 
 def test_stall_begins_when_cpu_time_io_and_output_stop():
