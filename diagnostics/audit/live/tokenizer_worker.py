@@ -14,6 +14,21 @@ import resource
 import signal
 import sys
 from multiprocessing.connection import Connection
+from typing import Any
+
+
+class _Refused:
+    """In place of a tokenizer whose class does not use tokenizer.json.
+
+    Such a class may give a text of the settings to a library, which reads the files that are named in it.
+    """
+
+    is_fast = False
+
+    def __init__(self, *_arguments: Any, **_options: Any) -> None: ...
+
+    def __len__(self) -> int:
+        return 0
 
 
 def main() -> None:
@@ -23,8 +38,14 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.modules["torch"] = None  # type: ignore[assignment] # as if it were not installed
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+    load = PreTrainedTokenizerBase.from_pretrained.__func__
+
+    def load_fast(kind: Any, *arguments: Any, **options: Any) -> Any:
+        return (load if issubclass(kind, PreTrainedTokenizerFast) else _Refused)(kind, *arguments, **options)
+
+    PreTrainedTokenizerBase.from_pretrained = classmethod(load_fast)
     while child := os.fork():
         if os.WIFEXITED(status := os.waitpid(child, 0)[1]):
             return

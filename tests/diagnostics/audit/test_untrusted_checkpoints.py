@@ -281,6 +281,18 @@ def test_tokenizer_of_other_files_is_refused(tiny, tmp_path):
         Tokenizer(folder)
 
 
+@pytest.mark.parametrize("kind", ["BertJapaneseTokenizer", "CTRLTokenizer"])
+def test_class_that_does_not_use_tokenizer_json_is_not_loaded(kind, tiny, tmp_path):
+    """Without this, MeCab would read the pipe, which an option in a longer text names, and wait for ever."""
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    os.mkfifo(tmp_path / "pipe")
+    settings = {"tokenizer_class": kind, "mecab_kwargs": {"mecab_option": f"-r {tmp_path / 'pipe'}"}}
+    settings |= {"word_tokenizer_type": "mecab"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(AuditError, match=r"its class does not use tokenizer\.json"):
+        Tokenizer(folder)
+
+
 @each_case(TOKENIZERS["structures"])
 def test_tokenizer_of_a_real_structure_is_loaded(parts, tiny, tmp_path):
     assert Tokenizer(with_parts(tiny, tmp_path, parts)).encode("ab")
