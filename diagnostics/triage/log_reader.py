@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import os
 import re
 import sys
 import tomllib
@@ -158,6 +159,11 @@ def _plain_chunks(raw: io.BufferedReader) -> Iterator[bytes]:
         zeros = b"" if data[0] or data.strip(b"\0") else data
         if not zeros:
             yield data
+        elif raw.seekable():
+            try:  # holes of terabytes take no space
+                raw.seek(os.lseek(raw.fileno(), raw.tell(), os.SEEK_DATA))
+            except OSError:
+                break  # a hole up to the end
     if zeros:
         yield zeros
 

@@ -3,7 +3,7 @@
 A child has its own session, an empty standard input, a time limit, and a scratch folder for caches and for its answer,
 a JSON file. Variables switch off the Hugging Face hub and usage reports. Its environment has a variable with a unique
 value. Processes that outlive the child are found by this value in /proc and killed, also after an interrupt; one whose
-environment cannot be read in time may remain.
+environment lacks the variable, or cannot be read in time, may remain.
 """
 
 from __future__ import annotations
