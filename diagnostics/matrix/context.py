@@ -84,6 +84,15 @@ class Context:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
+    def empty_folder(self, *parts: str) -> Path:
+        """Return a folder below the store's after removing what is in it; a link in its place is refused."""
+        path = self.folder(*parts)
+        if path.is_symlink():
+            raise UserError(f"{path}: a link in place of a folder: remove it")
+        shutil.rmtree(path)
+        path.mkdir()
+        return path
+
     @cached_property
     def uv(self) -> Path:
         """The uv executable."""
@@ -144,8 +153,7 @@ class Context:
     @cached_property
     def stage(self) -> Path:
         """A folder for the imports of cells: copies of grpo_core, repro and the catalog's issues, made at first use."""
-        target = self.folder("stage")
-        shutil.rmtree(target)
+        target = self.empty_folder("stage")
         for name in CELL_PACKAGES:
             ignore = shutil.ignore_patterns("__pycache__")
             shutil.copytree(self.programs / name, target / name, ignore=ignore)

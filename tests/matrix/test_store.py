@@ -102,8 +102,11 @@ def test_folder_outside_the_store_is_refused(tmp_path, folder):
     assert not list((tmp_path / "victim").iterdir())
 
 
-def test_link_in_place_of_an_environment_is_refused(tmp_path):
-    """Neither a fresh `install` nor making room removes a file behind a link among the environments."""
+def test_link_in_place_of_an_environment_or_folder_is_refused(tmp_path):
+    """Neither a fresh `install` nor making room removes a file behind a link among the environments.
+
+    A link within the store in place of a folder that is emptied is named.
+    """
     context, victim = Context(None, Store(tmp_path / "store")), tmp_path / "victim"
     victim.mkdir()
     (victim / environments.MARKER).touch()
@@ -115,6 +118,10 @@ def test_link_in_place_of_an_environment_is_refused(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(environments, "existing_environment", lambda *_: None)
         assert environments.make_room(context, cell) == []
+    context.folder("stage").rename(tmp_path / "store" / "real")
+    (tmp_path / "store" / "stage").symlink_to("real")
+    with pytest.raises(UserError, match=r"stage: a link in place of a folder"):
+        _ = context.stage
     assert (victim / environments.MARKER).exists()
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -130,9 +129,8 @@ def run_in_cell(
     environment["PYTHONPATH"] = os.pathsep.join([environment["PYTHONPATH"], *map(os.fspath, import_from)])
     name = layer.replace(":", "-")
     log = context.folder("logs", cell.id) / f"{name}.log"
-    folder = context.folder("runs", cell.id, name)
-    shutil.rmtree(folder)  # files of an earlier run are no evidence of this one
-    folder.mkdir()
+    # Files of an earlier run are no evidence of this one.
+    folder = context.empty_folder("runs", cell.id, name)
     prepare(folder)
     context.show_status(f"running python -m {' '.join(arguments[:2])}")
     limit_s = context.matrix.settings[layer].timeout_s

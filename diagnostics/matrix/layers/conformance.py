@@ -78,8 +78,7 @@ def _install_tools(context: Context, cell: Cell) -> Path:
     """
     target = context.folder("beside") / f"pytest-python{cell.python}"
     if not target.exists():
-        aside = context.folder("beside", f"{target.name}.part")
-        shutil.rmtree(aside)
+        aside = context.empty_folder("beside", f"{target.name}.part")
         try:
             python, _version = context.interpreter(cell.python)
         except InterpreterError as error:
