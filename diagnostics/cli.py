@@ -223,7 +223,7 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, program
                 error.show()
                 return USAGE
             except CpuLimitError as error:
-                print(f"{PROGRAM}: not checked: {sanitize.escape(str(error))}", file=sys.stderr)
+                print(f"{PROGRAM}: not checked: {error}", file=sys.stderr)
                 return INCOMPLETE
             except Exception as error:  # noqa: BLE001 - the one handler for unexpected errors
                 # Python's `re` raises SystemError if memory is short, the system an OSError.
@@ -241,7 +241,7 @@ def report_error(error: BaseException) -> int:
     if os.environ.get(DEBUG):
         traceback.print_exception(error)
     if isinstance(error, UserError | CpuLimitError):
-        line = sanitize.escape(str(error))
+        line = str(error)  # standard error masks it, then escapes it
     elif isinstance(error, ModuleNotFoundError) and (hint := install_hint(error)):
         line = hint
     elif isinstance(error, OSError) and error.errno == errno.ENOSPC:

@@ -212,7 +212,25 @@ class Fix:
 
 
 NOT_SHOWN = "# not shown: redaction or escaping would change this command"
-_QUOTED = re.compile(r"""(?a:[\w@%+=:,./~ -]|'[^']*'|"'")*""")
+# fish reads a backslash before a quotation mark, and before another backslash, as an escape.
+_QUOTED = re.compile(r"""(?a:[\w@%+=:,./~ -]|'(?:[^'\\]|\\[^'\\])*'|"'")*""")
+
+
+def python_command(python: str, release: str, *words: str) -> tuple[str, ...]:
+    """Return the command that starts a Python which imports nothing from the working folder.
+
+    Python 3.11 and newer have `-P`. An older or unknown one gets `-I`, which also ignores PYTHONPATH.
+
+    >>> python_command("python3.9", "3.9", "-m", "pip")
+    ('python3.9', '-I', '-m', 'pip')
+    """
+    minors = [int(minor) for minor in re.findall(r"3\.(\d{1,3})\b", release)]
+    return (python, "-P" if minors and min(minors) > 10 else "-I", *words)
+
+
+def uv_pip(action: str, *words: str) -> tuple[str, ...]:
+    """Return a command of `uv pip` that takes no package index from the working folder's uv.toml."""
+    return ("uv", "pip", action, "--no-config", *words)
 
 
 def quote_command(words: tuple[str, ...]) -> str:
@@ -253,7 +271,9 @@ def _quote_word(word: str, original: str) -> str:
     if not rest or (in_home and word == "~"):
         return word or "''"
     quoted = shlex.quote(rest)
-    return start + (quoted if quoted != rest or redact(word) == word else f"'{rest}'")
+    # zsh and fish expand a word that begins with `=` or `%`.
+    is_plain = redact(word) == word and rest[0] not in "=%"
+    return start + (quoted if quoted != rest or is_plain else f"'{rest}'")
 
 
 def command_of(action: Action) -> str:

@@ -45,7 +45,7 @@ def find_uv() -> Path:
     folders = (str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))
     executable = shutil.which("uv", path=os.pathsep.join(folders))
     if executable is None:
-        raise UvMissingError("no uv executable: install it with `python -m pip install uv`")
+        raise UvMissingError("no uv executable: install it with `pip install uv`")
     return Path(executable)
 
 

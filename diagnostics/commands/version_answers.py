@@ -25,7 +25,7 @@ from diagnostics.api_index import query, store
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.query import Compatibility, Ranking, Release
 from diagnostics.cpu_limit import cpu_limit
-from diagnostics.fixes import count_of, quote_command
+from diagnostics.fixes import count_of, quote_command, uv_pip
 from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS
 from diagnostics.output.pair_evidence import AT_IMPORT, evidence_lines, mark_of, missing_lines, pair_text
 from diagnostics.output.redact import mask, truncate
@@ -166,7 +166,7 @@ def _needed_pin(name: str, chosen: Sequence[Release]) -> Release | None:
 
 def install_command(releases: Sequence[Release]) -> str:
     """Return the command that installs releases together; a package that needs another build is built from source."""
-    prefix: tuple[str, ...] = ("uv", "pip", "install")
+    prefix = uv_pip("install")
     if built := _built_without_cuda(releases):
         prefix = ("env", f"{built.upper()}_TARGET_DEVICE=empty", *prefix, "--no-binary", built)
     return quote_command((*prefix, *(f"{item.package}=={item.version}" for item in releases)))

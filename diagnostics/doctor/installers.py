@@ -6,18 +6,20 @@ The commands install and remove packages, record the installed packages, and res
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from pathlib import Path
 
 from diagnostics.collect import search_path
 from diagnostics.collect.python_environment import Environment
 from diagnostics.doctor.requirements import adjust_for_installed
-from diagnostics.fixes import Install, Run, Uninstall
+from diagnostics.fixes import Install, Run, Uninstall, python_command, uv_pip
 from diagnostics.frameworks import PACKAGES
 
-RECORD_FILE = "before.txt"
+_RECORD = "before{}.txt"
 REINSTALL = ("--force-reinstall", "--no-deps")
 """Options that install a package again although the installer considers it installed."""
 # For each project manager: its lock file, its manifest, and its command.
@@ -40,6 +42,7 @@ class Installer:
         prefix: Folder of the environment.
         project: Folder of the project whose lock defines the environment; empty if none does.
         has_pip: Whether pip is installed in the environment.
+        python: The environment's Python release.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Installer:
     prefix: str
     project: str = ""
     has_pip: bool = True
+    python: str = ""
 
     def install(self, requirements: Iterable[str], options: tuple[str, ...] = ()) -> Install:
         """Return one command that installs all requirements."""
@@ -63,22 +67,25 @@ class Installer:
     def record(self) -> Run:
         """Return the command that writes a list of the packages, or copies the project's lock and manifest."""
         if self.project:
-            lock, manifest = (f"{self.project}/{file}" for file in PROJECTS[self.name][:2])
-            return Run(("cp", lock, f"{lock}.before"), then=Run(("cp", manifest, f"{manifest}.before")))
-        if self.name == "conda":
-            return Run(("conda", "list", "-p", self.prefix, "--explicit"), into=RECORD_FILE)
-        return Run(self._pip("freeze"), into=RECORD_FILE)
+            lock, manifest = (Run(("cp", file, kept)) for file, kept in self._kept_files())
+            return replace(lock, then=manifest)
+        words = ("conda", "list", "-p", self.prefix, "--explicit")
+        return Run(words if self.name == "conda" else self._pip("freeze"), into=free_places(_RECORD)[0])
 
     def restore(self) -> Run:
         """Return the command that restores the recorded packages."""
         if self.project:
-            lock, manifest = (f"{self.project}/{file}" for file in PROJECTS[self.name][:2])
-            back = Run(("mv", f"{manifest}.before", manifest), then=Run(self._project_command("sync")))
-            return Run(("mv", f"{lock}.before", lock), then=back)
-        if self.name == "conda":
-            return Run(("conda", "install", "-p", self.prefix, "--file", RECORD_FILE))
-        pip = self._pip("sync") if self.name == "uv" else (*self._pip("install"), "-r")
-        return Run((*pip, RECORD_FILE))
+            lock, manifest = (Run(("mv", kept, file)) for file, kept in self._kept_files())
+            return replace(lock, then=replace(manifest, then=Run(self._project_command("sync"))))
+        options = {"conda": ("--file",), "uv": ()}.get(self.name, ("-r",))
+        action = "sync" if self.name == "uv" else "install"
+        return Run((*self._command(action), *options, *free_places(_RECORD)))
+
+    def _kept_files(self) -> Iterable[tuple[str, str]]:
+        """Return the project's lock and manifest, each with the place of its copy."""
+        files = PROJECTS[self.name][:2]
+        copies = free_places(*(f"before{{}}-{file}" for file in files))
+        return zip((f"{self.project}/{file}" for file in files), copies, strict=True)
 
     def _command(self, action: str) -> tuple[str, ...]:
         """Return the command that installs or uninstalls, without the packages."""
@@ -95,9 +102,22 @@ class Installer:
 
     def _pip(self, action: str) -> tuple[str, ...]:
         if self.name in {"uv", "uv project"}:
-            return ("uv", "pip", action, "--python", self.prefix)
+            return uv_pip(action, "--python", self.prefix)
         python = f"{self.prefix}/bin/python"
-        return (python, "-m", "pip", action) if self.has_pip else ("pip", "--python", python, action)
+        if self.has_pip:
+            return python_command(python, self.python, "-m", "pip", action)
+        return ("pip", "--python", python, action)
+
+
+def free_places(*names: str) -> list[str]:
+    """Return paths in the home folder at which nothing lies, with one number for `{}` in all names.
+
+    A repository or an environment can put links into its own folders, through which a printed command would write.
+    """
+    home = os.path.expanduser("~")  # noqa: PTH111 - as in `fixes`
+    suffixes = chain([""], map("-{}".format, count(2)))
+    tries = ([f"{home}/{name.replace('{}', suffix)}" for name in names] for suffix in suffixes)
+    return next(places for places in tries if not any(map(os.path.lexists, places)))
 
 
 def install(environment: Environment, *requirements: str, options: tuple[str, ...] = ()) -> Install:
@@ -119,27 +139,32 @@ def find_installer(environment: Environment) -> Installer:
     packages = frameworks or environment.packages.values()
     by_file = Counter(filter(None, (package.installer.lower() for package in packages)))
     marks = tuple(f"INSTALLER of {number} packages: {name}" for name, number in by_file.most_common())
+    installer = Installer("pip", marks, environment.prefix, has_pip=has_pip, python=environment.python)
     folder, name = _owning_project(prefix)
     if name:
         marks = (f"{PROJECTS[name][0]} beside the environment", *marks)
-        return Installer(name, marks, environment.prefix, str(folder), has_pip)
+        return replace(installer, name=name, marks=marks, project=str(folder))
     if (prefix / "conda-meta").is_dir():
         marks = ("conda-meta", *marks)
         if by_file["conda"] >= by_file.total() / 2:
-            return Installer("conda", marks, environment.prefix, has_pip=has_pip)
+            return replace(installer, name="conda", marks=marks)
     by_uv = "uv" in search_path.venv_settings(prefix)[0]
     common = by_file.most_common(1)[0][0] if by_file else ""
     name = "uv" if common == "uv" or (by_uv and (not has_pip or not common)) else "pip"
     marks = ("pyvenv.cfg names uv", *marks) if by_uv else marks
-    return Installer(name, marks, environment.prefix, has_pip=has_pip)
+    return replace(installer, name=name, marks=marks)
 
 
 def _owning_project(prefix: Path) -> tuple[Path, str]:
     """Return the folder that a project of this environment would have, and its manager; "" without a lock.
 
-    Only environments named `.venv`, or in `.pixi/envs`, belong to a project.
+    Only environments named `.venv`, or in `.pixi/envs`, belong to a project. Its files must be no links, because the
+    manager would write through them.
     """
     folder = prefix.parent.parent.parent if prefix.match(".pixi/envs/*") else prefix.parent
     if prefix.name != ".venv" and not prefix.match(".pixi/envs/*"):
         return folder, ""
-    return folder, next((name for name, (lock, *_) in PROJECTS.items() if (folder / lock).is_file()), "")
+    for name, (lock, manifest, _) in PROJECTS.items():
+        if (folder / lock).is_file() and not any((folder / file).is_symlink() for file in (lock, manifest)):
+            return folder, name
+    return folder, ""

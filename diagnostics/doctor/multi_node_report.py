@@ -108,7 +108,7 @@ def _without_file_commands(item: Finding) -> Finding:
     kept = tuple(
         action
         for action in item.actions
-        if not (isinstance(action, Run) and action.words[0] in {"rm", "mv", "mkdir"})
+        if not (isinstance(action, Run) and {"rm", "mv", "mkdir", "venv"} & {*action.words})
     )
     if item.remedy is None or kept == item.actions:
         return item

@@ -74,7 +74,9 @@ def escape(text: str) -> str:
     # `&` is escaped because an entity could become an @. The first character of a line could start a heading or a list.
     escaped = re.sub(r"([\\`*_{}\[\]<>|~&$]|^\s*[#+=-])", r"\\\1", redact(text).replace("\n", " "))
     # GitHub turns a bare URL into a link, and a link to an issue notifies everybody who follows that issue.
-    return re.sub(r"([@#]|\bGH-)(?=\w)|(:)(?=//)|((?<![A-Za-z0-9])www)(?=\.)", "\\1\\2\\3\u200b", escaped)
+    return re.sub(
+        r"([@#]|\b(?i:GH-))(?=\w)|(:)(?=//)|((?<![A-Za-z0-9])www)(?=\.)", "\\1\\2\\3\u200b", escaped
+    )
 
 
 def prose(text: str) -> Markup:

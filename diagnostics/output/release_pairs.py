@@ -16,7 +16,7 @@ from packaging.version import Version
 from rich.console import Console
 
 from diagnostics.compat_table import FAILED, PASSED, Compat, passed_layers
-from diagnostics.fixes import quote_command
+from diagnostics.fixes import quote_command, uv_pip
 from diagnostics.output.terminal import print_command, print_text
 
 SCHEMA = "grpo-doctor.versions.v1"
@@ -110,7 +110,7 @@ def _pair(cell: Mapping[str, Any]) -> PublishedPair:
         crashes=tuple(scheduler.get("codes", ()) if scheduler.get("verdict") == "expected_fail" else ()),
         failed_codes=tuple(failed_codes),
         failed=tuple(reasons),
-        install=quote_command(("uv", "pip", "install", *pins)),
+        install=quote_command(uv_pip("install", *pins)),
     )
 
 

@@ -7,6 +7,7 @@ use the smaller functions here, such as `print_text` and `print_finding`.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -35,6 +36,11 @@ OUTCOMES = {
 """Outcome of a check -> (word in counts, word before the check's name, style)."""
 INDENT = 8
 _MIN_WIDTH = 20
+# The beginning of a command in a sentence. A line with one is not wrapped: a copy would be several commands.
+_COMMAND = re.compile(
+    r"\b(?:conda|cp|env|export|git|grpo-doctor|hf|mkdir|mv|nvidia-smi|pdm|pip|pixi|poetry|py-spy|python[\d.]*|ray|rm|sudo"
+    r"|unset|uv) +\S|--prefix "
+)
 MAX_DETAILED = 6
 """Without `--verbose`, only findings above info among the first MAX_DETAILED have several lines; others have one."""
 _MAX_EVIDENCE = 2000
@@ -65,10 +71,12 @@ def print_text(
 ) -> None:
     """Print a text with an indent, wrapped on a terminal; elsewhere, or if `whole`, each line stays one line.
 
-    Wrapped lines are indented as the text after `lead`.
+    Wrapped lines are indented as the text after `lead`. A word is not cut, and a text that names a command is whole.
     """
-    content = text if isinstance(text, Text) else Text(text, style)
-    if whole or not console.is_terminal or not content.plain.strip():
+    content = text.copy() if isinstance(text, Text) else Text(text, style)
+    content.overflow = "ignore"
+    plain = content.plain
+    if whole or not console.is_terminal or not plain.strip() or _COMMAND.search(plain):
         content = Text.assemble(lead, content)
         if indent:
             content = Text("\n").join(Text(" " * indent) + line for line in content.split("\n"))

@@ -28,7 +28,7 @@ from diagnostics.api_index.explain import (
 from diagnostics.api_index.fitting_releases import fitting_changes
 from diagnostics.api_index.name_releases import describe_spans
 from diagnostics.findings import Certainty, Evidence, Finding, Severity
-from diagnostics.fixes import Fix, Install, Run
+from diagnostics.fixes import Fix, Install, Run, command_of, python_command
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import exception_of
 from diagnostics.triage import line_patterns
@@ -363,8 +363,8 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
 def _fix(explanation: Explanation) -> Fix:
     """Return the change of one release, as a command if one range is possible; else an import check, or advice."""
     module, caller, provider = explanation.import_check, explanation.caller, explanation.provider
+    command = Run(python_command("python", "", "-c", f"import {module}"))
     if not explanation.changes and module:
-        command = Run(("python", "-c", f"import {module}"))
         return Fix.of("Import the module that defines it, to see the first error.", command)
     if not explanation.changes:
         return Fix.of(explanation.advice)
@@ -376,7 +376,7 @@ def _fix(explanation: Explanation) -> Fix:
     if explanation.override:
         text += f"; or let {explanation.override} accept what {provider} passes"
     elif module:
-        text += f"; if a newer {provider} is in use, python -c 'import {module}' shows the first error"
+        text += f"; if a newer {provider} is in use, {command_of(command)} shows the first error"
     elif len(of_provider) == len(explanation.changes) and caller != provider:
         side = {"too new": "a newer", "too old": "an older"}.get(explanation.direction, "another")
         text += f"; or take {side} release of {caller or 'the calling code'}"

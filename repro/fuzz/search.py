@@ -62,7 +62,7 @@ def check_needs() -> None:
     """
     if upstream.explain_missing_modules(("hypothesis",)):
         raise SearchError(
-            "a search needs Hypothesis beside the cell: uv pip install --target DIR hypothesis, "
+            "a search needs Hypothesis beside the cell: uv pip install --no-config --target DIR hypothesis, "
             "and DIR in PYTHONPATH (playing a saved story needs none)"
         )
     load_actions()

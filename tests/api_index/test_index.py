@@ -235,7 +235,7 @@ def test_a_plugin_is_for_the_engine_of_the_same_number(plugin, engine):
     answer = query.rank_releases([plugin], engines)
     assert [pair.provider for pair in answer.pairs if not pair.contradicted] == [engine]
     command = version_answers.install_command([plugin, engine])
-    assert command.startswith("env VLLM_TARGET_DEVICE=empty uv pip install --no-binary vllm ")
+    assert command.startswith("env VLLM_TARGET_DEVICE=empty uv pip install --no-config --no-binary vllm ")
     assert version_answers.resolve([plugin, engine]).resolves is None
 
 

@@ -208,11 +208,17 @@ def test_missing_torch_is_an_error_and_other_releases_a_warning(environment):
     ]
 
 
-def test_broken_and_duplicate_metadata_are_reported(environment):
+def test_broken_and_duplicate_metadata_are_reported(environment, tmp_path, monkeypatch):
+    """Broken metadata is moved into a new folder in the home folder, through no link of the environment."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "set-aside").symlink_to("elsewhere")
     environment.add("trl", "1.16.0").add("trl", "1.9.2")
     (environment.site / "half.dist-info").mkdir()
     report = examine(environment)
     assert codes(report).count("ENV901") == 2
+    [broken] = [item for item in report.findings if "half" in item.evidence[0].place]
+    assert commands_of(broken.actions)[0] == "mkdir ~/set-aside-2"
+    assert commands_of(broken.actions)[1].endswith("/half.dist-info ~/set-aside-2/half.dist-info")
     assert any("half.dist-info" in item.place for finding in report.findings for item in finding.evidence)
 
 

@@ -42,8 +42,12 @@ def test_dangling_interpreter_links_are_an_error_with_a_repair(maker, tmp_path):
     commands = [command.replace("'", "") for command in commands_of(finding.remedy.actions)]
     assert commands == [
         f"rm {folder}/python {folder}/python3",
-        f"python3.11 -m venv --upgrade --without-pip {maker.prefix}",
+        f"python3.11 -P -m venv --upgrade --without-pip {maker.prefix}",
     ]
+    # venv would write its settings through a link.
+    (maker.prefix / "pyvenv.cfg").rename(tmp_path / "cfg")
+    (maker.prefix / "pyvenv.cfg").symlink_to(tmp_path / "cfg")
+    assert [commands_of(finding.remedy.actions) for finding in findings(maker)] == [()]
 
 
 def test_matching_interpreter_and_prefix_without_venv_have_no_finding(maker):
@@ -66,7 +70,7 @@ def test_packages_in_the_folder_of_another_release_are_an_error(maker, installer
         maker.add(name, "1.0")
     [finding] = findings(maker)
     assert finding.evidence[0].text == "it is Python 3.11; the packages are those of python3.9"
-    assert any("python3.9 -m venv" in line for line in commands_of(finding.remedy.actions))
+    assert any("python3.9 -I -m venv" in line for line in commands_of(finding.remedy.actions))
     maker.add("trl", "1.0")
     assert findings(maker) == []
 

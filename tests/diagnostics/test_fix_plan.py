@@ -13,7 +13,7 @@ from itertools import product
 import pytest
 from msgspec import structs
 
-from diagnostics import catalog, compat_table
+from diagnostics import catalog, compat_table, process
 from diagnostics.api_index import query
 from diagnostics.collect import python_environment
 from diagnostics.compat_table import Compat
@@ -88,20 +88,19 @@ def package_step(plan):
     return result
 
 
-def test_broken_pair_moves_to_the_nearest_executed_pair(environment):
+def test_broken_pair_moves_to_the_nearest_executed_pair(environment, tmp_path, monkeypatch):
     """The plan has one command with all pins, its evidence, what was not verified, and the undo."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "before.txt").symlink_to("elsewhere")
     plan = plan_of(broken_pair(environment))
     packages = package_step(plan)
     assert packages.need == "must"
     assert packages.known_by == "executed"
-    assert commands(plan.steps[0])[0].endswith("-m pip freeze > before.txt")
-    assert commands(packages)[0].endswith("-m pip install vllm==0.10.2 trl==0.25.1 transformers==4.57.6")
+    assert commands(plan.steps[0])[0].endswith("python -P -m pip freeze > ~/before-2.txt")
+    assert commands(packages)[0].endswith("-P -m pip install vllm==0.10.2 trl==0.25.1 transformers==4.57.6")
     assert any("a GPU" in line for line in plan.sets[0].unverified)
     (undo,) = map(edit_text, packages.undo)
-    assert shlex.split(undo) == [
-        f"{environment.prefix}/bin/python",
-        *["-m", "pip", "install", "-r", "before.txt"],
-    ]
+    assert undo.endswith("/bin/python -P -m pip install -r ~/before-2.txt")
 
 
 def requirements(actions):
@@ -237,7 +236,7 @@ def test_settings_are_merged_and_use_the_installed_frameworks_options(environmen
 
 
 @pytest.mark.parametrize(("files", "installer", "expected"), read_cases(__file__, "installers.yaml"))
-def test_installer_is_recognised_and_its_commands_are_used(tmp_path, files, installer, expected):
+def test_installer_is_recognised_and_its_commands_are_used(tmp_path, monkeypatch, files, installer, expected):
     """Each installer's own command is used; packages that pip installed into a conda environment stay pip's."""
     maker = EnvironmentBuilder(tmp_path / (".pixi/envs/default" if installer == "uv-pixi" else ".venv"))
     maker.add("vllm", "0.9.0", installer=installer).add("trl", "0.18.0", installer=installer)
@@ -246,11 +245,27 @@ def test_installer_is_recognised_and_its_commands_are_used(tmp_path, files, inst
     for name, text in files.items():
         (maker.prefix / name).parent.mkdir(exist_ok=True)
         (maker.prefix / name).write_text(text)
+    home, victim = tmp_path / "home", tmp_path / "victim"
+    home.mkdir()
+    victim.write_text("kept")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    for folder, name in ((tmp_path, "uv.lock.before"), (tmp_path, "before.txt"), (home, "before-uv.lock")):
+        (folder / name).symlink_to(victim)
     results = installers.find_installer(python_environment.collect(maker.prefix, {}))
     words = expected.format(p=maker.prefix, d=tmp_path).split()
     assert shlex.split(command_of(results.install(["vllm==0.10.2"]))) == words
-    assert command_of(results.record())
-    assert command_of(results.restore())
+    # A copy or a list goes through none of these links.
+    undo = command_of(results.restore())
+    process.run(["bash", "-c", f"PATH=/usr/bin:/bin; {command_of(results.record())}"], timeout_s=60)
+    assert victim.read_text() == "kept"
+    assert [path for path in home.iterdir() if not path.is_symlink()]
+    assert ("~/before-2" if results.name == "uv project" else "~/before") in undo
+    # A manager would write through a link, so the environment is no project's then.
+    for path in (tmp_path / name for name, *_ in installers.PROJECTS.values() if (tmp_path / name).exists()):
+        path.rename(victim)
+        path.symlink_to(victim)
+        assert not installers.find_installer(python_environment.collect(maker.prefix, {})).project
 
 
 @pytest.mark.parametrize("form", ["terminal", "json", "markdown"])

@@ -12,12 +12,25 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
-from diagnostics import cli, process
-from diagnostics.fixes import Install, Run, Uninstall, Unset, command_of, quote_command
-from diagnostics.output import text_filters
+from diagnostics import catalog, cli, process
+from diagnostics.fixes import (
+    Install,
+    Run,
+    Uninstall,
+    Unset,
+    command_of,
+    python_command,
+    quote_command,
+    uv_pip,
+)  # fmt: skip
+from diagnostics.output import sanitize, text_filters
 from diagnostics.output.redact import mask, redact
 from diagnostics.output.report_output import FORMATS
+from diagnostics.output.terminal import print_text
+from diagnostics.uv import find_uv
+from tests.diagnostics.conftest import Terminal
 from tests.diagnostics.test_redact import SHAPES, visible_parts
 from tests.diagnostics.test_report_options import LOG, SCRIPT
 from tests.diagnostics.test_sanitize import active_parts
@@ -96,6 +109,58 @@ def test_redaction_takes_no_quotation_mark_of_a_command(name, change):
 def test_word_that_is_no_package_or_variable_gives_no_command(action):
     """Pip reads such words as folders, whose setup.py it runs, as addresses or as options."""
     assert (command_of(action), action.words) == ("", ())
+
+
+@pytest.mark.parametrize("name", ["x\\'a'; touch pwned; #", "x\\", "x\\\\a b"])
+def test_word_with_an_escape_of_fish_is_not_printed(name):
+    """Within single quotation marks, fish reads a backslash before a quotation mark or a backslash as an escape.
+
+    csh would expand `!`, but is no shell that the commands are for.
+    """
+    assert quote_command(("mv", name)).startswith("# not shown")
+    assert quote_command(("mv", "a\\b", "c!=1", "=ls", "%self")) == "mv 'a\\b' 'c!=1' '=ls' '%self'"
+
+
+@pytest.mark.parametrize(
+    ("release", "option"),
+    [("3.11.7", "-P"), ("3.12", "-P"), ("3.9.1", "-I"), ("", "-I"), ("3.10, 3.12", "-I")],
+)
+def test_printed_command_of_a_python_imports_nothing_from_the_working_folder(tmp_path, release, option):
+    """Edits in the catalog start a Python so, too; a trainer's own programs may be in the working folder."""
+    for name in ("pip", "venv", "json"):
+        (tmp_path / f"{name}.py").write_text("open('imported', 'w').close()")
+    for words in (("-m", "pip", "--version"), ("-m", "venv", "--help"), ("-c", "import json")):
+        command = python_command(sys.executable, release, *words)
+        assert command == (sys.executable, option, *words)
+        process.run(command, timeout_s=60, cwd=tmp_path)
+    assert not (tmp_path / "imported").exists()
+    pages = [str(structs.asdict(issue)) for issue in catalog.load().values()]
+    assert [page for page in pages if re.search(r"python3? -(c|m (pip|venv))\b", page)] == []
+
+
+def test_printed_uv_command_reads_no_configuration_of_the_working_folder(tmp_path):
+    """uv would take the package index from it."""
+    (tmp_path / "uv.toml").write_text("index = 3")
+    command = [str(find_uv()), *uv_pip("freeze", "--python", sys.executable)[1:]]
+    assert process.run(command, timeout_s=60, cwd=tmp_path).code == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Run: {quote_command(('grpo-doctor', 'doctor', '--prefix', '/repository' * 9))}",
+        f"did you mean --prefix {'/repository' * 9}?", f"in {'/repository' * 9}/x", "/e/bin/python3 -P -m pip " * 4,
+        "Next: python -P -m diagnostics hang --pid 20986 --pid 20987 --seconds 65", "TRL: pip install " + "a " * 40,
+        "uv pip install --no-config vllm==0.11.0 trl==0.26.2 transformers==4.57.6",
+    ],
+)  # fmt: skip
+def test_command_in_a_sentence_is_not_wrapped(monkeypatch, text):
+    """A terminal of 40 columns copies it as one line; no word, such as a path, is cut."""
+    monkeypatch.setenv("COLUMNS", "40")
+    stream = Terminal()
+    print_text(sanitize.console(stream), text, indent=2)
+    lines = [line.strip() for line in stream.getvalue().split("\n")]
+    assert text.removeprefix("in ").strip() in lines
 
 
 def test_requirement_that_pip_reads_as_a_folder_gives_no_command(environment, run_command):

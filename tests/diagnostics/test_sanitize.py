@@ -132,10 +132,11 @@ def test_markdown_values_are_escaped():
     """Entities, mentions, tags and links in values are escaped in Markdown."""
     with standard_streams() as (out, _):
         print_report(
-            report_with("&#64;octocat <img> GH-12 #3 http://x.org _www.github.com"), ReportOptions("markdown")
+            report_with("&#64;octocat <img> GH-12 gh-5 #3 http://x.org _www.github.com"),
+            ReportOptions("markdown"),
         )
     prose = re.sub(r"```[\s\S]*?```", "", out.getvalue())
-    assert not re.search(r"(?<!\\)<img|[@#]\w|GH-\d|(?<!\\)&#64|://|www\.", prose)
+    assert not re.search(r"(?<!\\)<img|[@#]\w|(?i:GH)-\d|(?<!\\)&#64|://|www\.", prose)
 
 
 def test_sarif_messages_have_no_links():

@@ -120,7 +120,7 @@ def test_name_that_every_release_has_hides_another_failure(triage_lines, lines, 
     (finding,) = findings(triage_lines, "CMP906", *lines)
     assert "an import inside it failed, an optional package is missing" in finding.title
     (command,) = commands_of(finding.remedy.actions)
-    assert command.startswith("python -c")
+    assert command.startswith("python -I -c")
     assert f"{module}'" in command
 
 

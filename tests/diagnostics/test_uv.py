@@ -35,7 +35,7 @@ def test_uv_is_found_or_reported_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setitem(sys.modules, "uv", None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(uv.UvMissingError, match="python -m pip install uv"):
+    with pytest.raises(uv.UvMissingError, match="`pip install uv`"):
         uv.find_uv()
     (tmp_path / "uv").write_text("#!/bin/sh\n")
     (tmp_path / "uv").chmod(0o755)

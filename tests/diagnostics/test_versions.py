@@ -51,7 +51,7 @@ def test_recommended_pair_ran_and_its_command_has_those_releases(screen_lines):
     (cell,) = [item for item in PUBLISHED.cells if item["id"] == pair.id]
     words = shlex.split("\n".join(lines).partition("$ ")[2].partition("\n\n")[0].replace("\\\n", ""))
     pins = [f"{name}=={cell[name]}" for name in ("vllm", "trl", "transformers", "torch")]
-    assert words == ["uv", "pip", "install", *pins]
+    assert words == ["uv", "pip", "install", "--no-config", *pins]
     results = [(entry["evidence"], entry["verdict"]) for entry in cell["layers"].values()]
     assert results.count(("executed", "pass")) > 3
 
@@ -127,7 +127,7 @@ def test_pair_without_a_name_that_grpo_needs_does_not_fit(user, provider, name):
         (
             ("trl==0.17", "vllm==0.10.2"),
             1,
-            "Use vllm 0.8.5:\n        $ uv pip install trl==0.17.0 vllm==0.8.5\n",
+            "Use vllm 0.8.5:\n        $ uv pip install --no-config trl==0.17.0 vllm==0.8.5\n",
         ),
     ],
 )

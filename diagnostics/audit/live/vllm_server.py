@@ -17,6 +17,7 @@ from diagnostics.audit.live.http_client import Client
 from diagnostics.audit.live.reference import Sequences
 from diagnostics.audit.live.sampling_distribution import Completion
 from diagnostics.audit.results import AuditError, NotAvailableError
+from diagnostics.fixes import one_line
 
 _MAX_TEXT, _MAX_SHOWN_MODELS = 200, 100
 _INT_LIMIT = 2**31
@@ -61,7 +62,7 @@ class Server:
         self._longest = entries[0].get("max_model_len")
         names = [str(entry.get("id", "")) for entry in entries]
         if model and model not in names:
-            listed = ", ".join(map(_short_text, names[:_MAX_SHOWN_MODELS]))
+            listed = ", ".join(one_line(_short_text(name)) for name in names[:_MAX_SHOWN_MODELS])
             raise AuditError(f"--model {model}: {client.address} serves {listed}")
         self.model = model or names[0]
         if not self.model:

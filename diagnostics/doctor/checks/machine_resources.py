@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from diagnostics.collect.machine import ConfigFile, Disk, Machine
 from diagnostics.collect.python_environment import Environment
 from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, check, finding
+from diagnostics.doctor.installers import free_places
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Action, Fix, Run, SetVariables
 
@@ -194,7 +195,8 @@ def accelerate_config(case: CheckInput) -> Iterator[Finding]:
         raise NotApplicableError("there is none")
     for file in case.machine.configs:
         if evidence := _config_evidence(file, case.machine):
-            move = Run(("mv", file.path, f"{file.path}.away"))
+            name = file.path.rpartition("/")[2]
+            move = Run(("mv", file.path, *free_places(f"away{{}}-{name}")))
             fix = Fix.of("Pass your own config with --config_file, or move this file away.", move)
             yield finding("ENV920", Severity.WARNING, evidence, fix)
 

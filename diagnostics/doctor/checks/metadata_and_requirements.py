@@ -19,9 +19,9 @@ from diagnostics.collect.search_path import INSTALLERS
 from diagnostics.doctor import requirements
 from diagnostics.doctor.checks.known_issues import require_framework
 from diagnostics.doctor.checks.registry import CheckInput, check, evidence_of, finding
-from diagnostics.doctor.installers import REINSTALL, install, uninstall
+from diagnostics.doctor.installers import REINSTALL, free_places, install, uninstall
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
-from diagnostics.fixes import Fix, Run
+from diagnostics.fixes import Fix, Run, python_command
 from diagnostics.frameworks import DISPLAY_NAMES, TRAINER_LIBRARIES, configuring_trainers
 from diagnostics.versions import in_range
 
@@ -41,8 +41,8 @@ def broken_metadata(case: CheckInput) -> Iterator[Finding | NotChecked]:
     if environment.broken:
         # A folder that an installer set aside under a tilde does no harm.
         set_aside = all("/~" in place for place in environment.broken)
-        folder = f"{environment.prefix}/set-aside"
-        moves = [Run(("mkdir", "-p", folder))]
+        [folder] = free_places("set-aside{}")
+        moves = [Run(("mkdir", folder))]
         moves += [Run(("mv", place, f"{folder}/{place.rpartition('/')[2]}")) for place in environment.broken]
         advice = "Move these folders away" + ("." if set_aside else " and install their packages again.")
         severity = Severity.WARNING if set_aside else Severity.ERROR
@@ -94,16 +94,19 @@ def interpreter_problems(case: CheckInput) -> Iterator[Finding]:
     required = _python_of_packages(environment)
     dangling = [Evidence(f"a link to {to}, which is not there", link) for link, to in environment.dangling]
     evidence = [*dangling, *(Evidence(text, place) for place, text in environment.misfits)]
-    # A broken link must be removed before a new one can be made.
-    removal = [Run(("rm", *(item.place for item in dangling)))] if dangling else []
-    again = Run((required, "-m", "venv", "--upgrade", "--without-pip", environment.prefix))
+    # A broken link must be removed before a new one can be made. venv would write through links to other places.
+    repair = [Run(("rm", *(item.place for item in dangling)))] if dangling else []
+    options = ("--upgrade", "--without-pip", environment.prefix)
+    repair.append(Run(python_command(required, required, "-m", "venv", *options)))
+    if any(Path(environment.prefix, name).is_symlink() for name in ("bin", "pyvenv.cfg")):
+        repair = []
     advice = f"Install {required} again, or create a new environment and install the packages there."
     severity, certainty = Severity.ERROR, "established"
     detail = "The interpreter below cannot start, or does not find the installed packages."
     if may_start:
         severity, certainty = Severity.WARNING, "supported"
         detail = "The Python that created the environment is missing; a copied interpreter may still start."
-    fix = Fix.of(advice, *removal, again)
+    fix = Fix.of(advice, *repair)
     yield finding("ENV924", severity, evidence, fix, detail, certainty=certainty)
 
 

@@ -139,10 +139,12 @@ class Plan(Extra):
             "nothing": f"nothing to do: no finding needs a change{', in what was checked' if self.not_checked else ''}",
             "unknown": "there are findings, but no step is known to fix them",
         }
+        installer = f"{self.installer} ({self.marks[0] if self.marks else 'assumed'})"
+        index = "; for an index of yours set UV_INDEX: no uv.toml is read" if self.installer == "uv" else ""
         return [
             f"fix plan: Python {self.subject['python']} in {self.subject['prefix']}",
             packages or "no supported package is installed",
-            f"installer: {self.installer} ({self.marks[0] if self.marks else 'assumed'}); nothing below is run for you",
+            f"installer: {installer}; nothing below is run for you{index}",
             *([outcomes[self.outcome]] if self.outcome in outcomes else []),
         ]
 

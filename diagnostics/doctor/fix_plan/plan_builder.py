@@ -165,7 +165,7 @@ def _with_record(steps: list[Step], environment: Environment, installer: Install
             "repair",
             "Record the installed packages first",
             why=("The steps below change packages; with this record they can be restored.",),
-            cost="none: it writes one file",
+            cost="none: it writes to your home folder",
             commands=(installer.record(),),
         )
         results.insert(0, record)

@@ -67,8 +67,8 @@ def test_other_servers_and_unknown_models_are_refused():
     """A server whose /v1/models has no list is refused, and so is a model that the server does not list."""
     with pytest.raises(AuditError, match="not vllm serve"):
         Server(FakeClient(**{"v1/models": {}}))
-    with pytest.raises(AuditError, match=r"--model nobody: .* serves model"):
-        Server(FakeClient(), "nobody")
+    with pytest.raises(AuditError, match=r"--model nobody: .* serves a ::b$"):
+        Server(FakeClient(**{"v1/models": {"data": [{"id": "a\n::b"}]}}), "nobody")
     with pytest.raises(AuditError, match="lists no model"):
         Server(FakeClient(**{"v1/models": {"data": []}}))
 
