@@ -88,7 +88,10 @@ def _explain_library(match: re.Match[str], hit: Hit, installed: Mapping[str, str
     """Explain a missing CUDA library by the CUDA that the torch in use brings, and the one of the package's build."""
     built, torch = match["cuda"], installed.get("torch", "")
     frames = hit.traceback.frames if hit.traceback else []
+    pinning = [item for item in installed.items() if _cuda_of_torch(_required_torch(*item)) == built]
     package = next((package_of(path) for path, _ in reversed(frames)), "")
+    if not package and len(pinning) == 1:
+        package = pinning[0][0]
     release, brought = installed.get(package, ""), _cuda_of_torch(torch)
     if brought.partition(".")[0] == built:
         return ()

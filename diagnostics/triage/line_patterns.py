@@ -63,9 +63,14 @@ def installed_versions(text: str, names: str = _NAMES) -> Iterator[tuple[str, st
     """Yield (package, release) of each installed package that a line reports; `names` is a pattern of their names."""
     for hint, pattern in _TABLE["reports"]:
         for match in _compile(pattern, names).finditer(text) if _compile(hint).search(text) else ():
-            name = canonicalize_name(match.groupdict().get("name", "vllm"))
+            name = canonicalize_name(match.groupdict().get("name", "vllm").rstrip(":"))
             if release := parse_version(match["version"]):
                 yield _DISTRIBUTIONS.get(name, name), str(release)
+
+
+def is_advice(text: str) -> bool:
+    """Return whether a line reports a requirement or advises a change."""
+    return bool(_compile(_TABLE["advice"]).search(text))
 
 
 def written_versions(text: str, names: str) -> Iterator[tuple[str, str, bool]]:
@@ -73,7 +78,7 @@ def written_versions(text: str, names: str) -> Iterator[tuple[str, str, bool]]:
 
     In a line that reports a requirement or advises a change, only a release that it says is installed counts.
     """
-    forms = _TABLE["stated" if _compile(_TABLE["advice"]).search(text) else "written"]
+    forms = _TABLE["stated" if is_advice(text) else "written"]
     text = text.replace("\uff1a", ":")
     for match in (match for form in forms for match in _compile(form, names).finditer(text)):
         name = canonicalize_name(match["name"])

@@ -44,21 +44,21 @@ _UV_MARKER = re.compile(r"\{[^{}]{1,200}\}")
 _BUILD_STEP = re.compile(r"(?:#\d+ )?\d+\.\d+ (?=\s|[A-Z])")
 # Other packages call this file of transformers, too.
 _VERSION_CHECK = "transformers/utils/versions.py"
-# An exception's message, also without its class.
-_RAISED = re.compile(r"(?:Error|Exception)\b|^\w{1,40} version \d\S{0,40} (?:is )?not supported\b")
 _WARNED = re.compile(r"(?i)\bplease (?:upgrade|downgrade|install)\b.{1,200}\bfound \d")
 _TITLES = {"pytorch": "torch"}
 _LOWER_BOUNDS = {">=", ">"}
 _NOT_INSTALLED, _NO_MODULE = "none", re.compile(r"No module named '(\w+)")
-_PACKAGE = rf"(?<![\w./-])`?(?P<name>{pattern_of((*INDEXED, *PACKAGES, *_TITLES))})`?"
+_KNOWN = pattern_of((*INDEXED, *PACKAGES, *_TITLES))
+_PACKAGE = rf"(?<![\w./-])`?(?P<name>{_KNOWN})`?"
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-_DEMAND, _FOUND = re.compile(_TABLE["demand"]), re.compile(_TABLE["found"])
+_DEMAND, _FOUND, _RAISED = (re.compile(_TABLE[key]) for key in ("demand", "found", "raised_line"))
+_SIDES = {side: re.compile(words) for side, words in _TABLE["sides"].items()}
 
 
 def _compile(pattern: str) -> re.Pattern[str]:
     """Compile a pattern of the TOML file."""
-    forms = {"NAME": _NAME, "RANGE": _RANGE, "REQUIREMENT": _REQUIREMENT, "PACKAGE": _PACKAGE}
-    return re.compile(fill_pattern(pattern, forms))
+    forms = {"NAME": _NAME, "RANGE": _RANGE, "REQUIREMENT": _REQUIREMENT, "KNOWN": _KNOWN}
+    return re.compile(fill_pattern(pattern, forms | {"PACKAGE": _PACKAGE}))
 
 
 _UV, _UV_MISSING, *_PATTERNS = map(_compile, (_TABLE["uv"], _TABLE["uv_missing"], *_TABLE["lines"]))
@@ -155,8 +155,10 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
             steps.append(_without_solution(items[:_MAX_FITTING]))
     fix = [f"Install releases that fit together: {' '.join(changes)}."] if changes else []
     if fix and len(conflicts) == 1 and first[0].found not in {"", _NOT_INSTALLED}:
-        user = first[0].package or "the program"
-        fix.append(f"Or take a release of {user} for {first[0].name} {first[0].found}.")
+        user, installed_release = first[0].package or "the program", first[0].found
+        is_newer_needed = str(first[0].specifier) == f">{installed_release}"
+        other = f"If {user} excludes it, take a newer release of {user}." if is_newer_needed else ""
+        fix.append(other or f"Or take a release of {user} for {first[0].name} {installed_release}.")
     # The package index has no builds with a suffix such as +cu121.
     installable = tuple(change for change in changes if "+" not in change)
     yield Finding(
@@ -288,8 +290,8 @@ def _solve(requirements: list[StatedRequirement], max_checks: int) -> tuple[str 
     for items in (requirements, [item for item in requirements if item.user or item.is_raised]):
         ranges = {str(item.specifier): None for item in items if str(item.specifier)}
         combined = SpecifierSet(",".join(ranges))
-        if not str(combined):
-            return name, checks
+        if not str(combined) or (len(ranges) == 1 and items is requirements):
+            return f"{name}{combined}", checks
         releases = query.find_releases(name, "")
         bounds = [item.version.removesuffix(".*") for item in combined]
         above = [f"{bound}.1" for bound in bounds if not releases and "+" not in bound]
@@ -312,13 +314,16 @@ def _read_requirements(log: LogFacts, installed: Mapping[str, str]) -> Iterator[
             pip_text = wording.sub(replacement, pip_text)
         matches = [match for pattern in _PATTERNS if (match := pattern.match(pip_text))]
         searched = (pattern for hint, pattern in _SEARCHED if hint.search(text))
-        matches += [match for pattern in searched for match in pattern.finditer(text)]
+        matches = matches or [match for pattern in searched for match in pattern.finditer(text)]
         is_raised = number in failures or bool(_RAISED.search(text))
         is_warning = not is_raised and bool(_WARNED.search(text))
         if (is_raised or is_warning) and not matches:
             user = _raising_package(failures.get(number), log)
             texts = [text, *([f"{text} {below.strip()}"] if is_raised and text.endswith(".") else [])]
-            stated = (it for words in texts for it in _raised_requirements(words, user, evidence, installed))
+            further = f"{text} {below}"
+            stated = (
+                it for one in texts for it in _raised_requirements(one, further, user, evidence, installed)
+            )
             yield from (replace(item, is_warning=is_warning) for item in islice(stated, 1))
         missing = [(match["name"], match["range"]) for match in _UV_MISSING.finditer(text)]
         for match in matches or (_UV.finditer(text) if " depends on " in text else ()):
@@ -329,12 +334,14 @@ def _read_requirements(log: LogFacts, installed: Mapping[str, str]) -> Iterator[
             if text != pip_text and user == "transformers" and not _requires(user, groups["name"]):
                 user = _raising_package(failures.get(number), log)
             specifier = parse_specifier(groups["range"].strip(" ,").replace(" and ", ","))
-            name, release = canonicalize_name(groups.get("name", "python")), groups.get("found") or ""
+            name = canonicalize_name(groups.get("name", "python"))
+            release = groups.get("found") or (installed.get(name, "") if is_raised else "")
             if not user and ".dev" in groups["range"]:  # no user types such a build
                 user = next((it for it in installed if _requires(it, name)), "")
             offered = _describe_offered(groups, (groups.get("name"), groups["range"]) in missing)
-            if specifier is not None and not in_range(release, specifier):
-                raised = number in failures or "demand" in groups
+            is_absent = " was not found and is required by " in match[0]
+            if specifier is not None and (is_absent or not in_range(release, specifier)):
+                raised = is_raised or "demand" in groups
                 yield StatedRequirement(user, name, specifier, release, evidence, offered, raised)
 
 
@@ -393,9 +400,12 @@ def _describe_offered(groups: Mapping[str, str | None], is_missing: bool) -> str
 
 
 def _raised_requirements(
-    text: str, user: str, evidence: Evidence, installed: Mapping[str, str]
+    text: str, advice: str, user: str, evidence: Evidence, installed: Mapping[str, str]
 ) -> Iterator[StatedRequirement]:
-    """Yield the first requirement on a known package that an exception's message states, unless it is met."""
+    """Yield the first requirement on a known package that an exception's message states, unless it is met.
+
+    If the message only names a release that does not fit, words of `advice` say whether a newer one does.
+    """
     demand = re.search(r"(?i)\b(?:needs|requires) ", text)  # a release before that is the one in use
     for pattern in (pattern for hint, pattern in _STATED if hint.search(text)):
         match = pattern.search(text, demand.end() if demand else 0) or pattern.search(text)
@@ -409,7 +419,8 @@ def _raised_requirements(
         release, least = stated or installed.get(name, ""), groups.get("least")
         listed = newest(re.findall(r"\d[\w.]*\d", groups.get("listed", "")))
         stated_range = f">={least}" if least else f"=={listed}" if listed else groups.get("range")
-        specifier = parse_specifier(stated_range or f"!={release}")
+        sides = [side for side, words in _SIDES.items() if words.search(advice)]
+        specifier = parse_specifier(stated_range or f"{sides[0] if len(sides) == 1 else '!='}{release}")
         if specifier is None:
             continue
         if name != user and not in_range(release, specifier):
