@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 from packaging.version import Version
@@ -23,6 +24,7 @@ from diagnostics.api_index.class_lookup import (
     find_class,
     find_extended_class,
     find_namesake,
+    inherited_use,
     outermost_definition,
 )
 from diagnostics.api_index.compare import Lookup
@@ -35,6 +37,7 @@ from diagnostics.api_index.error_forms import (
     uses_in,
 )
 from diagnostics.api_index.name_releases import NameReleases, describe_spans
+from diagnostics.api_index.new_names import find_new_name, names_beside
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.uses import Use
 from diagnostics.versions import parse_version
@@ -83,6 +86,7 @@ class Explanation:
         is_uncertain: Whether another cause is as likely.
         code: The code that uses the name, in words; '' if the log does not show it.
         is_use_shown: Whether the log shows the file that uses the name, or the arguments of the call.
+        new_name: The name in releases that lack the old one; '' if there is none or it is unknown.
     """
 
     subject: str
@@ -100,11 +104,18 @@ class Explanation:
     is_uncertain: bool = False
     code: str = ""
     is_use_shown: bool = False
+    new_name: str = ""
 
     @property
     def provider(self) -> str:
         """The package that should define the name."""
         return self.releases.package
+
+    @property
+    def calling_package(self) -> str:
+        """The package or program that uses the name; '' if it is unknown or has no releases."""
+        named = re.match(r"(?:Probably )?([A-Za-z][\w-]*)(?: \d\S*)?(?: \(|,|$)", self.code)
+        return self.caller or (named[1] if named else "")
 
     @property
     def sentences(self) -> str:
@@ -179,6 +190,8 @@ def _explain_forms(message: str, log: LoggedFacts) -> Explanation | None:
             explanation = _explain_option(form, parts["options"], log)
         elif form.kind == "choice":
             explanation = _explain_choice(parts, log)
+        elif form.kind == "undefined":
+            explanation = _explain_undefined(parts["name"], parts["old"], log)
         elif form.kind == "folder":
             explanation = _explain_folder(parts["module"], parts["name"])
         else:
@@ -207,7 +220,9 @@ def _explain_option(form: ErrorForm, text: str, log: LoggedFacts) -> Explanation
             continue
         releases = NameReleases(form.package, versions, log.installed.get(form.package, ""))
         subject = f"the option --{option['name']}"
+        new_name = find_new_name(option["name"].replace("-", "_"), releases, partial(_options, form.package))
         explanation = _explain_releases(subject, releases, log)
+        explanation = _with_new_name(explanation, f"--{option['name']}", *new_name)
         if option["dashes"] == "-" and explanation.direction != "too old":
             advice = "Write it with two dashes."
             headline = f"{explanation.headline} {advice}"
@@ -223,13 +238,25 @@ def _explain_option(form: ErrorForm, text: str, log: LoggedFacts) -> Explanation
 
 def _has_option(release: query.Release, name: str) -> bool:
     """Return whether a release has an option outside Megatron commands."""
-    options_of_all, api = store.load(release.package).document("options"), query.api_of(release)
-    key, number = name.replace("-", "_"), query.release_number(release)
-    if number < 0 or key not in options_of_all:
-        return False
+    key = name.replace("-", "_")
     # The names of vLLM's sampling parameters and environment variables are no options of `vllm serve`.
-    is_served = release.package != "vllm" or api.has_serve_option(f"--{key}")
-    return is_served and store.UnpackedValues(options_of_all, number).get(key) == ""
+    is_served = release.package != "vllm" or query.api_of(release).has_serve_option(f"--{key}")
+    return is_served and key in _options(release.package, release.version)
+
+
+def _options(package: str, version: str) -> set[str]:
+    """Return the options that a release has outside Megatron commands, with underscores."""
+    packed, number = store.load(package).document("options"), store.load(package).number(version)
+    return {name for name, kind in store.UnpackedValues(packed, number or 0).items() if not kind}
+
+
+def _with_new_name(explanation: Explanation, old: str, new: str, version: str) -> Explanation:
+    """Return an explanation that has the new name, too, which a release uses instead of the old one."""
+    if not new:
+        return explanation
+    new = f"--{new}" if old.startswith("--") else new
+    sentence = f"{old} became {new} in {explanation.provider} {version}."
+    return replace(explanation, headline=f"{explanation.headline} {sentence}", new_name=new)
 
 
 def _explain_releases(subject: str, releases: NameReleases, log: LoggedFacts) -> Explanation:
@@ -265,6 +292,30 @@ def _explain_choice(parts: Mapping[str, str], log: LoggedFacts) -> Explanation |
             return None
     releases = NameReleases(package, versions, log.installed.get(package, ""), failing)
     return _explain_releases(subject, releases, log)
+
+
+def _explain_undefined(name: str, old: str, log: LoggedFacts) -> Explanation | None:
+    """Explain a name that generated code lacks, because its package renamed it; None if the release in use did not."""
+    for provider in store.indexed_packages():
+        uses = [Use("name", query.module_of(provider), item) for item in (name, old)]
+        is_found = all(store.load(provider).find_name(item) for item in (name, old))
+        having, missing, _ = query.releases_with(provider, uses[0]) if is_found else ([], [], [])
+        former = (
+            [item for item in query.releases_with(provider, uses[1])[0] if item in missing] if having else []
+        )
+        releases = NameReleases(provider, tuple(former), log.installed.get(provider, ""), tuple(having))
+        direction, changes = releases.side_and_ranges
+        if not former or direction != "too new":
+            continue
+        code = log.describe_caller(provider, True).text or "The code that failed"
+        renamed = f"{provider} has {name} {describe_spans(having, releases.indexed)}, and before that {old}."
+        in_use = releases.describe_release_in_use(changes, is_removed=True)
+        headline = f"{renamed} {code} knows only {old}. {in_use}"
+        advice = _general_advice(releases, log.caller)
+        return Explanation(
+            uses[0].text, releases, headline, advice, direction, changes, log.caller, code=code
+        )
+    return None
 
 
 def _explain_folder(module: str, name: str) -> Explanation:
@@ -327,7 +378,8 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
     if use.kind == "name" and having:
         module, is_conditional = _definition_module(use, releases)
         import_check = module if release in having or not (release or missing) else ""
-    if import_check and (release or is_conditional):
+    is_in_each = not (missing or undecided or releases.may_precede_index)
+    if import_check and (release or is_conditional or is_in_each):
         changes = ()
     note = _advice_on_config(use, releases) if having else _advice_without_release(use, releases, caller)
     is_direct = use.kind == "name" or (use.kind == "argument" and len(use.path) == 1)
@@ -351,6 +403,10 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
         is_uncertain=(not having and not caller) or (is_conditional and not release) or fits, code=code,
         is_use_shown=is_file or use.kind in {"argument", "positional", "without"},
     )  # fmt: skip
+    if use.kind in {"name", "attribute", "argument"} and changes:
+        name = use.path[-1] if use.path else use.name
+        found = find_new_name(name, releases, names_beside(use, provider))
+        explanation = _with_new_name(explanation, name, *found)
     other = _of_other_code(explanation, statement, use, message)
     if not other and releases.has_installed and use.kind in _MEMBER_ERRORS and len(use.path) == 2:
         # A class of the user has the same name.
@@ -556,8 +612,10 @@ def explain_own_class(
     """
     form, parts = next(match_forms(normalize_message(message), _MEMBER_ERRORS), (None, {}))
     owner, method, name = (parts.get(part, "") for part in ("owner", "method", "name"))
-    if form is None or method == "__init__" or (form.kind != "attribute" and not method):
+    if form is None or method == "__init__":
         return None
+    if form.kind != "attribute" and not method:
+        return _explain_own_field(owner, name, message, log) if form.kind == "argument" else None
     in_file = _class_of_file(owner, method, file)
     extended_class = in_file or find_extended_class(owner, method or name)
     if extended_class is None:
@@ -591,6 +649,20 @@ def _explain_override(use: Use, provider: str, owner: str, log: LoggedFacts) -> 
     )
     is_open = not owner and log.caller != provider
     return explanation.with_open_side(statement, "function") if is_open else explanation
+
+
+def _explain_own_field(owner: str, name: str, message: str, log: LoggedFacts) -> Explanation | None:
+    """Explain an argument that a user's dataclass refuses, by the fields of the one that it extends by its name."""
+    module, class_name, provider = find_extended_class(owner, name) or ("", "", "")
+    newest = query.find_releases(provider, "")[:1]
+    definition = query.api_of(query.Release(provider, *newest)).find(module, class_name) if newest else None
+    if definition is None or "@dataclass" not in definition.entry:
+        return None
+    use, provider = inherited_use(Use("argument", module, class_name, (name,)), provider)
+    explanation = _explain_use(use, provider, message, log)
+    if explanation is None or not (explanation.releases.having and explanation.releases.without):
+        return None
+    return replace(explanation, headline=f"By its name, {owner} extends {class_name}. {explanation.headline}")
 
 
 def _class_of_file(owner: str, method: str, file: str) -> tuple[str, str, str] | None:
@@ -635,4 +707,6 @@ def _explain_own_attribute(
         advice = ADVICE["own_attribute"].format(provider=provider, owner=owner, changes=" or ".join(changes))
         return Explanation(use.text, releases, f"{statement} {advice}", advice)
     headline = f"{statement} {releases.describe_release_in_use(changes)} {_calling_sentence(releases, caller)}".rstrip()
-    return Explanation(use.text, releases, headline, advice, direction, changes, caller)
+    explanation = Explanation(use.text, releases, headline, advice, direction, changes, caller)
+    found = find_new_name(use.path[0], releases, names_beside(use, provider))
+    return _with_new_name(explanation, use.path[0], *found)

@@ -2,8 +2,8 @@
 
 It also selects which uses and guards (`raise` and `assert`) are recorded, and which guards a GRPO run reaches. Further
 tables list the files of a release to prefer, names by which `triage` finds the calling code in a log (programs outside
-of the index, launchers, and files that only pass calls on), classes that users extend, and renamed modules of
-transformers.
+of the index, launchers, files that only pass calls on, folders of generated code), classes that users extend, and
+renamed modules of transformers.
 """
 
 from __future__ import annotations
@@ -121,6 +121,7 @@ class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
 _TABLE = tomllib.loads(Path(__file__).with_name("packages.toml").read_text(encoding="utf-8"))
 PREFERRED_FILES: list[str] = _TABLE["preferred_files"]
 CALLERS: dict[str, list[str]] = _TABLE["callers"]
+GENERATED_FOLDERS: dict[str, str] = _TABLE["generated_folders"]
 EXTENDED_CLASSES: dict[str, str] = _TABLE["extended_classes"]
 RENAMED_MODULES: dict[re.Pattern[str], str] = {
     re.compile(old): new for old, new in _TABLE["renamed_modules"].items()

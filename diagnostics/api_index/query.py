@@ -361,6 +361,12 @@ def requirements_of(release: Release) -> dict[str, list[tuple[SpecifierSet, str]
     return ranges
 
 
+def python_range(release: Release) -> str:
+    """Return the range of Python releases that a release requires; '' if it is unknown."""
+    number = release_number(release)
+    return next(iter(store.load(release.package).metadata("python", number)), "") if number >= 0 else ""
+
+
 @cache
 def _parse_requirement(line: str) -> tuple[str, SpecifierSet, str] | None:
     """Return the name, range and extra of a requirement; None if it is unreadable or not for this Python on Linux."""

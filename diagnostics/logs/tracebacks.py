@@ -31,6 +31,13 @@ _WITHOUT_MESSAGE = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt
 _NOT_A_MESSAGE = re.compile(r"\d+(?::|%\|)| *\d+%\|")
 # The margin in which groups of exceptions are printed.
 _MARGIN = re.compile(r"\s+[|+] ")
+# A person wrote this line in place of frames.
+_CUT = re.compile(
+    r"\W*(?:\.{3,}|\u2026)(?:[\w ]*\W+)?|\W*(?:\w+ ){0,3}(?:omitted|truncated|snip(?:ped)?|skipped)\W*"
+)
+_MAX_CUT_TEXT = 200
+# IPython's mark of the line that failed, and the lines around it.
+_FAILED_LINE, _LINE_AROUND = re.compile(r"-+> ?\d+ "), re.compile(r" +\d+ ")
 # Beginning of rich's box around a traceback, also without Unicode.
 _BOX_TOPS = ("╭", "+--")
 # Characters of such a box.
@@ -85,6 +92,11 @@ class Traceback:
     boxed: bool = False
     source: str = ""
     headed: bool = True
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the frames before the exception are cut off."""
+        return _is_in_place_of_frames(self.source)
 
     @property
     def shape(self) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -187,9 +199,11 @@ class TracebackParser:
         if line.level not in {"", level} or line.clocks > clocks:
             # Another log record is between the lines of the traceback.
             return None
-        if not text or text[0] in " \t|+^~" or text[0] in BOX:
+        failed_line, is_cut = _FAILED_LINE.match(text), _is_in_place_of_frames(text)
+        if not text or is_cut or failed_line or text[0] in " \t|+^~" or text[0] in BOX:
             # Below the source line Python may mark a part of it.
-            traceback.source = text if text.strip(" ^~") else traceback.source
+            if text.strip(" ^~") and not _LINE_AROUND.match(text):
+                traceback.source = text[failed_line.end() :] if failed_line else text
             return traceback if text else None
         match = _EXCEPTION.fullmatch(text)
         if match and _is_exception(match, traceback.source):
@@ -219,6 +233,10 @@ def exception_of(message: str) -> str:
     ('ModuleNotFoundError', '')
     """
     return next((name for name, pattern in _MESSAGES if pattern.match(message[:_MAX_CLASS_TEXT])), "")
+
+
+def _is_in_place_of_frames(text: str) -> bool:
+    return len(text) <= _MAX_CUT_TEXT and bool(_CUT.fullmatch(text))
 
 
 def _path_and_function(frame: re.Match[str]) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from pathlib import PurePath
 
 from diagnostics.api_index import query, store
 from diagnostics.api_index.explain import CallingCode
-from diagnostics.api_index.packages import CALLERS
+from diagnostics.api_index.packages import CALLERS, GENERATED_FOLDERS
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import Traceback, short_path
 from diagnostics.output.redact import redact_path, truncate
@@ -69,13 +69,25 @@ def package_of(path: str) -> str:
         if mark in path:
             module = path.rpartition(mark)[2].partition("/")[0]
             return query.package_of(module) or module
+    if writer := next((name for folder, name in GENERATED_FOLDERS.items() if f"{folder}/" in path), ""):
+        return writer
+    return query.package_of(module_of(path).partition(".")[0])
+
+
+def module_of(path: str) -> str:
+    """Return the module of an indexed package that a file defines; '' if there is none.
+
+    >>> module_of("/src/verl/verl/protocol.py")
+    'verl.protocol'
+    """
+    path = path.replace("\\", "/")
     parts = path.removesuffix(".py").removesuffix("/__init__").split("/")
     is_folder = path.endswith("/__init__.py")
     for start in range(len(parts) - 2 + is_folder, -1, -1):
         package = query.package_of(parts[start])
         # A folder of the user may have the same name.
-        if ".".join(parts[start:]) in store.load(package).about["modules"]:
-            return package
+        if (module := ".".join(parts[start:])) in store.load(package).about["modules"]:
+            return module
     return ""
 
 
@@ -90,7 +102,8 @@ def describe_caller(
     """
     texts = join_releases([parse_line(raw).text for raw in log.lines_from(1, _MAX_LINES)])
     for path, function in list(reversed(frames))[: None if is_direct else 1]:
-        if not _WRAPPER.fullmatch(function) and (text := _describe_file(path, provider, installed, texts)):
+        is_caller = not _WRAPPER.fullmatch(function) and PurePath(path).stem not in CALLERS["passing_files"]
+        if is_caller and (text := _describe_file(path, provider, installed, texts)):
             imported = _IMPORT.match(hit.traceback.source) if hit.traceback else None
             package = query.package_of(imported[1]) or imported[1] if imported else ""
             is_other = package and package not in {provider, package_of(path)} and " import name" in hit.text

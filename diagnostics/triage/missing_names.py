@@ -27,20 +27,30 @@ from diagnostics.api_index.explain import (
 )
 from diagnostics.api_index.fitting_releases import fitting_changes
 from diagnostics.api_index.name_releases import describe_spans
+from diagnostics.api_index.packages import CALLERS
+from diagnostics.api_index.uses import Use
 from diagnostics.findings import Certainty, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, Run, command_of, python_command
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import exception_of
 from diagnostics.triage import line_patterns
-from diagnostics.triage.calling_code import Frames, describe_caller, frames_of, package_of, without_wrappers
+from diagnostics.triage.calling_code import (
+    Frames,
+    describe_caller,
+    frames_of,
+    module_of,
+    package_of,
+    without_wrappers,
+)
 from diagnostics.triage.log_facts import Hit, LogFacts
 from diagnostics.triage.verdict import Diagnosis
+from diagnostics.versions import in_range
 
 _CODE = "CMP906"
 # Part of the detail of a finding whose change another line of the log refuses.
 REFUSED = "but the log shows code that requires"
 _IMPORTED_NAME = re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module>\w+)")
-_MAX_LINES, _MAX_WRAPPED, _SEARCHED_LINES = 20, 3, 2000
+_MAX_LINES, _MAX_WRAPPED, _SEARCHED_LINES, _MAX_NAMES = 20, 3, 2000, 30
 # Python before 3.10, and msgspec, print no class; the line that calls it has it.
 _NO_CLASS = re.compile(r"(?:(?<![\w.])__init__\(\) got an u|\bU)nexpected keyword argument ('\w+'.*)")
 _IMPORTED_FROM = re.compile(r"' \((?P<folder>/.{1,400}/)(?P<module>\w+)/__init__\.py\)")
@@ -55,6 +65,13 @@ _CUT_MODULE, _FROM = re.compile(r"import name '\w+' from '([\w.]+)$"), re.compil
 _MODEL_TYPES, _KEY = "transformers/models/auto/configuration_auto.py", re.compile(r"KeyError: '([\w.-]+)'")
 # transformers reports an error of an import without its traceback, with the module that has the import.
 _IMPORTING = re.compile(r"Failed to import ((\w+)[\w.]*) because of the following error")
+# The Python release of a report or of a path.
+_PYTHON = re.compile(
+    r"(?i)(?:\bpython(?: version)?\s{0,9}[:=]{0,2}\s{0,9}v?|/python(?=3\.\d+/(?:site|dist)-packages))"
+    r"(3\.\d{1,2})(?![\d+])"
+)
+_UNDEFINED = re.compile(r"NameError: name '(\w+)' is not defined")
+_IMPORT_ERROR = re.compile("cannot import name|No module named|Failed to import")
 _CONSTRUCTED = re.compile(r"\b([A-Z]\w*)\(")
 # A call with an argument whose name is to be filled in.
 _CALL_WITH = r"\b([A-Z]\w{{0,80}})\((?:[^()]|\([^()]{{0,80}}\)){{0,400}}?\b{}="
@@ -90,7 +107,10 @@ def explain_missing_names(
         hidden = hidden or (explanation and (explanation, hit))
     if first:
         further = ", ".join(name for name, package in unexplained.items() if package == first[0].provider)
-        explanation = _with_unexplained(_with_fitting_changes(first[0], installed, list(required())), further)
+        explanation = _with_other_names(first[0], installed)
+        explanation = _with_unexplained(
+            _with_fitting_changes(explanation, installed, list(required())), further
+        )
         yield _finding(explanation, first[1])
     elif hidden:
         yield _finding(*hidden)
@@ -102,7 +122,7 @@ def _explain_hit(hit: Hit, log: LogFacts, installed: LoggedReleases) -> Explanat
     If they do not decide which side is too old or too new, lower bounds that sentences state are used, too. A release
     that only a sentence names is ignored if the error contradicts it.
     """
-    frames = _callers(hit, log)
+    frames, is_cut = _callers(hit, log)
     explain = partial(_explain, hit, log, frames)
     describe = partial(describe_caller, hit=hit, log=log, frames=frames, installed=installed)
     facts = LoggedFacts(installed, describe_caller=describe)
@@ -113,6 +133,8 @@ def _explain_hit(hit: Hit, log: LogFacts, installed: LoggedReleases) -> Explanat
         explanation = explain(replace(facts, installed=undoubted))
     if explanation and not explanation.direction and explanation.provider in installed.bounds:
         explanation = explain(replace(facts, bounds=installed.bounds))
+    if explanation and is_cut and not explanation.caller:
+        explanation = replace(explanation, headline=f"{explanation.headline} {ADVICE['cut']}")
     return explanation
 
 
@@ -141,11 +163,39 @@ def _with_unexplained(explanation: Explanation, names: str) -> Explanation:
     return explanation.without_changes(headline, advice)
 
 
+def _with_other_names(explanation: Explanation, installed: LoggedReleases) -> Explanation:
+    """Return an explanation whose releases have the other names that the log's code takes from the package, too."""
+    provider, releases = explanation.provider, explanation.releases
+    having, lost = {*releases.having}, ""
+    for name in installed.names_from(provider) if explanation.changes else ():
+        found = query.releases_with(provider, Use("name", query.module_of(provider), name))[0]
+        is_used = found and (releases.installed not in releases.indexed or releases.installed in found)
+        if is_used and name not in explanation.subject.split(".") and not having <= {*found}:
+            having, lost = having & {*found}, name
+    if not lost:
+        return explanation
+    releases = replace(releases, having=tuple(item for item in releases.having if item in having))
+    changes = [item for item in explanation.changes if Requirement(item).name != provider]
+    if having:
+        return replace(explanation, releases=releases, changes=(*releases.side_and_ranges[1], *changes))
+    side = {"too new": "a newer", "too old": "an older"}.get(explanation.direction, "another")
+    code = explanation.calling_package.replace("unsloth", "unsloth and unsloth-zoo")
+    advice = ADVICE["no_other"].format(provider, explanation.subject, lost, side, code or "the calling code")
+    changed = explanation.without_changes(f"{explanation.headline} {advice}", advice)
+    return replace(changed, changes=tuple(changes), direction=explanation.direction)
+
+
 def _with_fitting_changes(
-    explanation: Explanation, installed: Mapping[str, str], required: list[Requirement]
+    explanation: Explanation, installed: LoggedReleases, required: list[Requirement]
 ) -> Explanation:
     """Return the explanation with changes that fit other packages, or with advice if the log refuses each change."""
     changes = fitting_changes(explanation.changes, installed, explanation.caller, required)
+    python, first = installed.python, Requirement(next(iter(changes), "x").partition(" ")[0])
+    versions = [item for item in query.find_releases(first.name, "") if in_range(item, first.specifier)]
+    ranges = [query.python_range(query.Release(first.name, item)) for item in versions if python]
+    if ranges and not any(in_range(python, item) for item in ranges):
+        advice = ADVICE["python"].format(changes[0], ranges[-1], python)
+        return replace(explanation, changes=(), headline=f"{explanation.headline} {advice}", advice=advice)
     specifiers = [item.specifier for item in required if item.name == explanation.provider]
     bounds = [str(one) for specifier in specifiers for one in specifier if one.operator in {"<", "<=", "=="}]
     if changes or not explanation.changes or not bounds:
@@ -195,6 +245,23 @@ class LoggedReleases(Mapping[str, str]):
         )
 
     @cached_property
+    def python(self) -> str:
+        """The Python release, as in `3.12`, if the log shows one only."""
+        lines = [line for line in self._lines if not line_patterns.is_advice(line)]
+        return found.pop() if len(found := {*_PYTHON.findall("\n".join(lines))}) == 1 else ""
+
+    def names_from(self, package: str) -> list[str]:
+        """Return the classes that the log's code imports from a package or calls, and GRPO's, if it is run with TRL."""
+        text, module = "\n".join(self._lines), query.module_of(package)
+        lists = re.findall(rf"\bfrom {module}(?:\.\w+)* import \(?([\w, ]+)", text)
+        names = [
+            name for one in (*lists, *_CONSTRUCTED.findall(text)) for name in re.findall(r"[A-Z]\w+", one)
+        ]
+        if package == "trl" and ("vllm" in self or "grpo" in text.lower()):
+            names.append("GRPOConfig")
+        return [name for name in dict.fromkeys(names) if store.load(package).find_name(name)][-_MAX_NAMES:]
+
+    @cached_property
     def bounds(self) -> dict[str, str]:
         """Lower bound by package, the first that a sentence states, as in `vllm >= 0.17`."""
         return {name: release for name, release, is_bound in reversed(self._named_releases) if is_bound}
@@ -234,7 +301,7 @@ def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Exp
     """
     message, end = _message(hit), hit.traceback.end if hit.traceback else hit.line
     source = hit.traceback.source if hit.traceback else "".join(log.lines_from(end - 1, 1)) if end > 1 else ""
-    message = _complete_message(message, source, log, frames)
+    message = _complete_message(message, source, log, frames, facts.installed)
     wrapped = [parse_line(line).text for line in log.lines_from(end + 1, _MAX_WRAPPED)]
     wrapped = list(takewhile(str.strip, wrapped))
     file = frames[-1][0] if frames else ""
@@ -274,8 +341,12 @@ def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Exp
     return explain_missing(text, replace(facts, caller=called)) if called else explanation
 
 
-def _complete_message(message: str, source: str, log: LogFacts, frames: Frames) -> str:
+def _complete_message(
+    message: str, source: str, log: LogFacts, frames: Frames, installed: Mapping[str, str]
+) -> str:
     """Return a message with what the log shows besides: the called class, a model type, or a module that is cut off.
+
+    A name that the file imports only under a condition is one that could not be imported.
 
     The line `source` has the call.
     """
@@ -284,12 +355,24 @@ def _complete_message(message: str, source: str, log: LogFacts, frames: Frames) 
         calls = _CONSTRUCTED.findall(source), re.findall(_CALL_WITH.format(match[1].split("'")[1]), text)
         if owner := next((names.pop() for names in map(set, calls) if len(names) == 1), ""):
             return f"{message[: match.start()]}{owner}() got an unexpected keyword argument {match[1]}"
+    if frames and (undefined := _UNDEFINED.match(message)):
+        return _conditional_import(undefined[1], frames[-1][0], installed) or message
     if frames and frames[-1][0].endswith(_MODEL_TYPES) and (key := _KEY.match(message)):
         return f"The checkpoint has model type '{key[1]}' but Transformers does not recognize it"
     module, cut = _FROM.match(source), _CUT_MODULE.search(message)
     if cut and module and module[1].startswith(cut[1]):
         return f"{message[: cut.start(1)]}{module[1]}'"
     return message
+
+
+def _conditional_import(name: str, file: str, installed: Mapping[str, str]) -> str:
+    """Return the message of an import that an indexed file makes under a condition, as of a release; '' for others."""
+    package, module = package_of(file), module_of(file)
+    releases = [installed[package]] if package in installed else query.find_releases(package, "")
+    facts = (query.api_of(query.Release(package, version)).facts(module) for version in releases)
+    entries = (entry for one in facts if (entry := one.get(name, "")).startswith("?import "))
+    target, _, attribute = next(entries, "").removeprefix("?import ").partition(":")
+    return f"ImportError: cannot import name '{attribute}' from '{target}'" if attribute else ""
 
 
 def _message(hit: Hit) -> str:
@@ -304,15 +387,35 @@ def _also_missing(message: str, log: LogFacts) -> list[str]:
     return [name for name in dict.fromkeys(attributes) if f"'{name}'" not in message]
 
 
-def _callers(hit: Hit, log: LogFacts) -> list[tuple[str, str]]:
+def _callers(hit: Hit, log: LogFacts) -> tuple[list[tuple[str, str]], bool]:
     """Return the frames of a hit without those at the end that only pass a call or an access on to other code.
 
-    A lazy import hides the importing frame, so such a hit has no frames.
+    A lazy import hides the importing frame, so such a hit has no frames. Neither has one whose last frames are cut off,
+    which the second value says.
     """
     frames = frames_of(hit.traceback, log) if hit.traceback else []
     callers = without_wrappers(frames)
-    is_import = re.search("cannot import name|No module named|Failed to import", _message(hit))
-    return [] if is_import and len(callers) < len(frames) else callers
+    is_import = _IMPORT_ERROR.search(_message(hit))
+    is_cut = _is_cut(hit, callers)
+    return [] if (is_import and len(callers) < len(frames)) or is_cut else callers, is_cut
+
+
+def _is_cut(hit: Hit, callers: Frames) -> bool:
+    """Return whether a traceback lacks the frame that failed: it is cut off, or a launcher raised it again.
+
+    The line of a failed import has `import` or the name, unless it is the last of several lines, or in a box of rich.
+    """
+    traceback = hit.traceback
+    if not traceback or " is already used by " in _message(hit):  # transformers itself raises it
+        return False
+    if not callers or traceback.is_cut:
+        return traceback.is_cut
+    source = traceback.source.strip()
+    if _IMPORT_ERROR.search(_message(hit)):
+        names = [*re.findall(r"'(\w+)'", _message(hit))[:1], "import"]
+        is_call = not traceback.boxed and re.search(r"\w\(|=|^return\b", source)
+        return bool(is_call) and not any(name in source for name in names)
+    return source.startswith("raise ") and package_of(callers[-1][0]) in CALLERS["launchers"]
 
 
 def _is_beside_another_package(message: str, paths: Iterable[str]) -> bool:
@@ -362,7 +465,7 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
 
 def _fix(explanation: Explanation) -> Fix:
     """Return the change of one release, as a command if one range is possible; else an import check, or advice."""
-    module, caller, provider = explanation.import_check, explanation.caller, explanation.provider
+    module, caller, provider = explanation.import_check, explanation.calling_package, explanation.provider
     command = Run(python_command("python", "", "-c", f"import {module}"))
     if not explanation.changes and module:
         return Fix.of("Import the module that defines it, to see the first error.", command)
@@ -373,7 +476,9 @@ def _fix(explanation: Explanation) -> Fix:
     # Of several ranges the log does not show which one is meant.
     is_one = len(of_provider) < 2 and " with " not in text and not explanation.is_uncertain
     commands = [Install(explanation.changes[:1])] if is_one else []
-    if explanation.override:
+    if explanation.new_name and not caller:
+        text += f"; or write {explanation.new_name} in the code that uses the old name"
+    elif explanation.override:
         text += f"; or let {explanation.override} accept what {provider} passes"
     elif module:
         text += f"; if a newer {provider} is in use, {command_of(command)} shows the first error"
