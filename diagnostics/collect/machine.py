@@ -246,7 +246,8 @@ def collect_configs(environ: Mapping[str, str]) -> tuple[ConfigFile, ...]:
 def _accelerate_config(path: Path) -> ConfigFile:
     """Read the `name: value` lines of a config, without those that may be secret."""
     try:
-        text = safe_io.read_head(path, safe_io.CONFIG_LIMIT).decode("utf-8", "replace")
+        # The name of a secret may be on a line before its value.
+        text = mask(safe_io.read_head(path, safe_io.CONFIG_LIMIT).decode("utf-8", "replace"))
     except OSError as error:
         return ConfigFile("accelerate", str(path), problem=f"cannot be read: {error.strerror or error}")
     values, lines = {}, {}

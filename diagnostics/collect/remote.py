@@ -24,7 +24,7 @@ from subprocess import Popen
 from typing import Any
 
 from diagnostics import UserError, process, safe_io
-from diagnostics.output.redact import truncate
+from diagnostics.output.redact import remember_line, truncate
 
 MARK = "grpo-doctor-node:"
 LIMIT_S = 30.0
@@ -245,6 +245,7 @@ def read_hosts(path: Path) -> list[Host]:
 
 def _parse_host(words: list[str], place: str) -> Host:
     def unexpected(text: str, expected: str) -> RemoteError:
+        remember_line(" ".join(words))
         return RemoteError(f"{place}: {truncate(text, 80)!r}: expected {expected}")
 
     match = _HOST.fullmatch(words[0])

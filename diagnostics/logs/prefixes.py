@@ -11,7 +11,10 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-_ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)?|[@-Z\\^_])")
+# A command such as a link ends at BEL or ST; if that is missing, at the first blank.
+_ANSI = re.compile(
+    r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\](?:[^\x07\x1b\x9c]*(?:\x07|\x9c|\x1b\\)|[^\x07\x1b\x9c\s]*)|[@-Z\\^_])"
+)
 # Remains of terminal codes whose escape character was lost.
 _BARE_ANSI = re.compile(r"\[(?:\d{1,2}(?:;\d{1,3}){0,4})?m")
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")

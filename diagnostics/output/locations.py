@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from diagnostics.findings import Finding, Location
-from diagnostics.output.redact import redact
+from diagnostics.output.redact import name_below, redact
 
 
 def file_locations(finding: Finding) -> list[Location]:
@@ -24,8 +24,8 @@ def file_locations(finding: Finding) -> list[Location]:
 
 
 def _relative(path: str) -> str:
-    """Return a path relative to the working folder if it is inside, otherwise unchanged; redacted."""
+    """Return a path relative to the working folder if it is inside and shows no user then; redacted."""
     try:
-        return redact(Path(path).absolute().relative_to(Path.cwd()).as_posix())
+        return redact(name_below(Path(path).absolute(), Path.cwd()))
     except (ValueError, OSError):
         return redact(Path(path).as_posix())

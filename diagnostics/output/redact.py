@@ -15,11 +15,13 @@ The module runs on remote hosts, so it supports Python 3.10 and imports only the
 from __future__ import annotations
 
 import functools
+import html
 import ipaddress
 import json
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -158,6 +160,15 @@ _LINE_WORD = re.compile(r"""[^\s'"`,;:()\[\]{}<>|=&/\\@\u1680]+""")
 _HARMLESS_WORD = re.compile(
     r"[A-Z]?[a-z]*|[\d.+-]{1,14}%?|0x[0-9a-f]{1,16}|--?[A-Za-z][\w.-]*|\$\w+|[\w-]+\.(?:py|sh|log|ya?ml|jsonl?|toml|txt|md|cfg)",
 )
+# A number that may be a secret after a password's name, and what shows before or after it that it is a count.
+_LONG_NUMBER = re.compile(r"(?!\d{4}-\d\d-\d\d\Z)[+-]?\d(?:-?\d){5,}-?")
+_COUNTED = re.compile(
+    r"""(?i)(?:(?<![\w.-])(?P<name>[\w.-]{1,64})(?:["']?\s?=|["']:)\s?|\b(?:\w{0,16}_?id|pid|job|task|step|line|port|rank|seed|size|count"""
+    r"""|length|total|request|code|errno|error|status|epoch|tokens)[\s:#]{1,3}|/)\Z"""
+)
+_UNIT = re.compile(
+    r"(?i)\s?(?:[%/]|(?:[kmgt]i?b?|bytes|tokens?|steps?|samples?|rows?|lines?|files|items|objects|entries|users|params|char\w*|times|attempts|m?s|seconds|minutes)\b)"
+)
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
@@ -184,14 +195,20 @@ def _mask_unknown_words(match: Match) -> str:
     """
     if not _known_words():
         return match[0]
+    whole, start = match.string, match.start("words")
+    label = _NUMBER_LABEL.pattern.search(whole, match.start(), match.end())
 
     def mask_word(word: Match) -> str:
         text = word[0].rstrip(".!?")
         is_harmless = len(text) < 4 or _HARMLESS_WORD.fullmatch(text) or not text.isascii() or _is_known(text)
+        if is_harmless and label and label.end() <= start + word.start() and _LONG_NUMBER.fullmatch(text):
+            end = start + word.start() + len(text)
+            counted = _COUNTED.search(whole[max(0, end - len(text) - 80) : end - len(text)])
+            is_option = counted and not _NUMBER_LABEL.pattern.search(f"{counted['name'] or ''}=")
+            is_harmless = is_option or _UNIT.match(whole, end)
         return word[0] if is_harmless else MASK + word[0][len(text) :]
 
-    start = match.start("words") - match.start()
-    return match[0][:start] + _LINE_WORD.sub(mask_word, match["words"])
+    return whole[match.start() : start] + _LINE_WORD.sub(mask_word, match["words"])
 
 
 def _redact_mail(match: Match) -> str:
@@ -317,6 +334,16 @@ _WORD = re.compile(r"""[^\s\x00-\x1f,;=:'"\\]+""")
 _MEANINGFUL = re.compile(
     r".{0,5}|[A-Z]?[a-z_./-]{0,15}|[A-Z_-]{0,15}|\$(?:[({].*|[A-Z_]\w*|[a-z_]+)|<[^>]*>|os\..*", re.DOTALL
 )
+# A word that has no meaning of its own in a report only if it is part of a secret; see `remember_line`.
+_PLAIN = re.compile(
+    r".{0,3}|[A-Z]?[a-z]+|[A-Z]+|[A-Z][A-Za-z]*(?:Error|Exception)|\d{1,5}|<[^>]*>|[\w./-]+\.py"
+)
+_IDENTIFIER, _BRACKETS = re.compile(r"\w+"), "()[]{}<>.!?`*|"
+# Colours, and the escapes of a JSON or Python text.
+_CODED = re.compile(
+    r"\x1b\[[\d;]{0,16}m|\\(?:(?:u|x(?=[\da-f]{2}[^\da-f]))([\da-fA-F]{2,4})|([\"'\\/])|[nrt])"
+)
+_NUMBER_LABEL = Rule(_expand("{NUMBER_LABELS}"), flags=re.IGNORECASE)
 _SECRET_NAME = Rule(_expand("{SECRET_NAMES}"), flags=re.IGNORECASE)
 
 
@@ -339,6 +366,33 @@ def remember_secret(name: str, value: Any) -> None:
         if MASK in masked[: len(name) + len(MASK) + 5] and not _MEANINGFUL.fullmatch(text):
             parts = [*_printed_forms(text), *_WORD.findall(text)]
             _REMEMBERED.update(part for part in parts if not _MEANINGFUL.fullmatch(part))
+
+
+def remember_line(text: str) -> None:
+    """Let `mask` replace the words that it masks in a line under any other name, for texts that are made of the line.
+
+    Known words, and numbers of less than six digits, are not remembered. A short word is replaced as a whole word.
+
+    >>> remember_line('{"field": "hf_token", "error": "Kes7!"}'); mask("ValueError: 'Kes7!'"); forget_secrets()
+    "ValueError: '<secret>'"
+    """
+    for form in dict.fromkeys((text, html.unescape(_CODED.sub(_decode, text)))):
+        masked = _mask_secrets(form, 1)
+        if masked == form:
+            continue
+        lost = Counter(_IDENTIFIER.findall(form)) - Counter(_IDENTIFIER.findall(masked))
+        words = {word for one in (_WORD, _LINE_WORD, _IDENTIFIER) for word in one.findall(form)}
+        for word in words | {word.strip(_BRACKETS) for word in words}:
+            parts = {*_IDENTIFIER.findall(word)}
+            is_common = _PLAIN.fullmatch(word) or (_is_known(word) and not _LONG_NUMBER.fullmatch(word))
+            # In `//ada:password@host` the host stays.
+            if parts and lost.keys() >= parts and not is_common:
+                _REMEMBERED.add(word)
+
+
+def _decode(match: Match) -> str:
+    r"""Return the character of an escape such as \u00e9; a blank for the end of a line, and nothing for a colour."""
+    return chr(int(match[1], 16)) if match[1] else match[2] or " " * (match[0][0] == "\\")
 
 
 def remember_token(token: str) -> None:
@@ -453,13 +507,10 @@ def redact_path(path: str) -> str:
 
 
 def name_below(path: Path, folder: Path) -> str:
-    """Return the name of a path in a folder for a report: the whole path if the folder has folders of users.
-
-    `redact_path` recognises the name of a user by the folder before it, which a made-up user shows.
-    """
+    """Return the name of a path in a folder for a report: the whole path if only that shows the name of a user."""
     name, real_folder = str(path.relative_to(folder)), os.path.realpath(folder)
-    has_users = "kes7trel" not in redact_path(f"{real_folder}/kes7trel/a")
-    return f"{real_folder}/{name}" if has_users else name
+    is_whole = redact_path(f"{real_folder}/{name}").endswith("/" + redact_path(name))
+    return name if is_whole else f"{real_folder}/{name}"
 
 
 @functools.lru_cache(2048)

@@ -99,6 +99,7 @@ def triage(sources: Sequence[LogSource], rules: Rules, *, excerpt: bool = False)
         names = list(explain_missing_names(verdict, partial(stated_ranges, verdict)))
         conflicts = list(explain_conflicts(verdict))
         names += explain_builds(verdict, LoggedReleases(verdict))
+        _remember_masked_words(verdict, [*names, *conflicts])
     if any(REFUSED in item.detail for item in names):
         # To satisfy the requirement would bring the first error back.
         conflicts = [replace(item, severity=Severity.INFO, remedy=None) for item in conflicts]
@@ -119,6 +120,18 @@ def triage(sources: Sequence[LogSource], rules: Rules, *, excerpt: bool = False)
     ):
         return replace(verdict, state="known", anchors=())
     return verdict
+
+
+def _remember_masked_words(verdict: Diagnosis, computed: Sequence[Finding]) -> None:
+    """Let redaction mask in all texts what it masks in the raw lines that are evidence: a text may lack the label."""
+    fallback, issues = verdict.fallback, (*verdict.candidates, *verdict.consequences)
+    hits = [*verdict.anchors, *fallback.last, *(lead.hit for lead in fallback.leads)]
+    hits += [hit for item in issues for hit in (item.first, *item.evidence)]
+    hits += [*(fallback.stall.messages if fallback.stall else ()), *(it.hits[0] for it in fallback.symptoms)]
+    logs = {log.source: log for log in verdict.logs}
+    places = {hit.location for hit in hits} | {it.place for finding in computed for it in finding.evidence}
+    for source, _, line in (place.rpartition(":") for place in places):
+        logs[source].remember_masked_words(int(line))
 
 
 def _is_same_failure(finding: Finding, hit: Hit) -> bool:

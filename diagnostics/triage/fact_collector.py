@@ -153,6 +153,7 @@ class FactCollector:
         for path, _ in traceback.frames:
             log.frameworks.update(line_patterns.mentioned_frameworks(path))
         log.last_traceback = traceback
+        log.keep_raw(traceback.end)
         if len(log.failures) < MAX_HITS and traceback.shape not in self._shapes:
             self._shapes.add(traceback.shape)
             log.failures.append(traceback)

@@ -15,14 +15,14 @@ from typing import Any
 
 from diagnostics.catalog.model import Frame
 from diagnostics.logs.tracebacks import Traceback
-from diagnostics.output.redact import MASK, mask, redact, truncate
+from diagnostics.output.redact import MASK, mask, redact, remember_line, truncate
 
 MAX_FIRST_HITS = 40
 MAX_TEXT = 4096
 """Maximum number of characters of a line that are kept as evidence."""
 CONTEXT = 1 << 14
 """Number of bytes before a text in which a label may show that it is a secret, a person or a machine."""
-_MAX_RANKS = 4096
+_MAX_RANKS = _MAX_RAW_LINES = 4096
 _MAX_FIRST_ERRORS = 4
 
 
@@ -126,6 +126,8 @@ class LogFacts:
         first_failed: Rows of torchrun's table of the rank that failed first.
         problem: Reason why the log could not be read to its end; empty if it could.
         before: During the scan, the end of the text before the current line.
+        raw: During the scan, the current line as it is in the log, after the text before it.
+        raw_lines: `raw` of the lines that are evidence, by their number.
     """
 
     source: str
@@ -144,9 +146,24 @@ class LogFacts:
     head: bytes = field(default=b"", repr=False)
     tail: bytes = field(default=b"", repr=False)
     before: bytes = field(default=b"", repr=False)
+    raw: bytes = field(default=b"", repr=False)
+    raw_lines: dict[int, bytes] = field(default_factory=dict, repr=False)
+
+    def keep_raw(self, number: int) -> None:
+        """Keep the raw text of the current line; of too many or very long lines, remember the masked words at once."""
+        if len(self.raw) > 2 * CONTEXT or len(self.raw_lines) > _MAX_RAW_LINES:
+            remember_line(self.raw.decode("utf-8", "replace"))
+        elif self.raw:
+            self.raw_lines[number] = self.raw
+
+    def remember_masked_words(self, number: int) -> None:
+        """Let redaction mask in all texts what it masks in a line of the log, of which they may be made."""
+        text = self.raw_lines.get(number, b"").decode("utf-8", "replace")
+        remember_line(text or "\n".join(self.lines_from(max(1, number - 3), min(number, 4))))
 
     def hit(self, number: int, text: str, rank: str = "", start: int = 0, **attributes: Any) -> Hit:
         """Return a line, from position `start` on, as evidence; `attributes` are other attributes of `Hit`."""
+        self.keep_raw(number)
         attributes = {"before": self.before + text[:start].encode()} | attributes
         return Hit(self.source, number, truncate(text[start:], MAX_TEXT), rank or self.rank, **attributes)
 

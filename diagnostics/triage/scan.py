@@ -55,7 +55,7 @@ def scan(source: LogSource, rules: Rules) -> LogFacts:
     log.head = log.head[: log.head.rfind(b"\n") + 1 if len(log.head) == HEAD else None]
     if len(log.tail) == TAIL:
         log.tail = b"".join(re.split(rb"[\r\n]", log.tail, maxsplit=1)[1:])
-    log.before = b""
+    log.before = log.raw = b""
     scanner.collector.finish()
     return log
 
@@ -114,6 +114,7 @@ class _BlockScanner:
         if 2 * _WINDOW < end - start <= envelopes.MAX_JSON_LENGTH:
             inner = envelopes.unwrap_bytes(data[start:end])
             if inner is not None:
+                self._log.raw = self._log.before + data[start:end]
                 self.collector.add_lines(inner, number)
                 return True
         if self._has_samples is None:
@@ -125,6 +126,7 @@ class _BlockScanner:
         start = self._word_start(data, max(start, anchor - _WINDOW), anchor, stop)
         blank = -1 if stop == end else data.rfind(b" ", anchor, stop)
         raw = data[start : stop if blank < 0 else blank]
+        self._log.raw = self._log.before + raw
         states = [state for state in raw.split(b"\r") if state.strip()]
         for state in states[-_MAX_BAR_STATES:]:
             inner = envelopes.unwrap_bytes(state)

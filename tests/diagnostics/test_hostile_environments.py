@@ -87,8 +87,11 @@ def test_lines_with_long_runs_of_blanks_are_invalid(maker, tmp_path):
     (maker.site / "trl-1.9.2.dist-info" / "METADATA").write_text(head)
     assert len(python_environment.collect(maker.prefix, {}).broken) == 1
     (tmp_path / "accelerate").mkdir()
-    (tmp_path / "accelerate" / "default_config.yaml").write_text(f"A: 1\nB: b{' ' * 60_000}x\n")
+    (tmp_path / "accelerate" / "default_config.yaml").write_text(
+        f"A: 1\nB: b{' ' * 60_000}x\napi_keys:\n  b: Tulip9K\n"
+    )
     (results,) = machine.collect_configs({"HF_HOME": str(tmp_path)})
+    assert results.values.pop("b", "<secret>") == "<secret>"
     assert results.values == {"A": "1"}
 
 

@@ -15,7 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diagnostics
-from diagnostics.output.redact import forget_secrets, mask, redact, redact_path, remember_secret, truncate
+from diagnostics.output.redact import (
+    forget_secrets,
+    mask,
+    name_below,
+    redact,
+    redact_path,
+    remember_secret,
+    truncate,
+)
 from diagnostics.output.report_output import FORMATS, ReportOptions, print_report
 from diagnostics.output.text_filters import redact_for_sharing
 from diagnostics.process import log_tail
@@ -248,7 +256,12 @@ def test_no_message_cuts_a_text_without_masking_it():
 def test_user_names_in_paths_are_replaced():
     folders = ("home", "Users", "scratch", "fsx", "nfs/home", "lustre/home", "u", "data", "workspace")
     for folder in folders:
-        assert redact_path(f"/{folder}/qzoltan/run/train.py") == f"/{folder}/<user>/run/train.py"
+        path = f"/{folder}/qzoltan/run/train.py"
+        assert redact_path(path) == f"/{folder}/<user>/run/train.py"
+        assert all(
+            redact(name_below(Path(path), parent)).find("qzol") < 0 for parent in list(Path(path).parents)[2:]
+        )
+    assert name_below(Path("/home/qzoltan/run/a.py"), Path("/home/qzoltan")) == "run/a.py"
 
 
 TEXTS = st.lists(

@@ -400,6 +400,29 @@ SECRETS_BELOW_LABELS = [
     '\n{"level":"error","msg":"boom","key":"hunter2dE5gH7jK9mN1pQ4 was refused","cookies":{"a":"hunter2K is bad"}}',
     '\n{"level":"error","env":[{"name":"DB_PASSWORD","value":"hunter2K refused"}]}',
     '\n{"level":"error","args":["redis-cli","-a","hunter2K x"],"node":"hunter2kestrel is down"}',
+    # A label in another field, a removed prefix, sequence or class, or overwritten text, and what is made of the line.
+    '\n{"event": "bad api key", "exc": "Traceback (most recent call last):\\n  File \\"/a.py\\", line 3, in f\\n'
+    """FileNotFoundError: No such file: 'hunter2Kes7'"}""",
+    '\n{"log": "{\\"message\\": \\"bad password\\", \\"error.message\\": \\"OSError: hunter2Kes7 a\\"}\\n"}',
+    "\nERROR bad api key: 'Traceback (most recent call last):\\n  File \"/a.py\", line 3, in f\\nOSError: hunter2Kes7'",
+    *(
+        f'\n{prefix}Traceback (most recent call last):\n{prefix}  File "/opt/a.py", line 3, in f\n{prefix}{message}'
+        for prefix, message in [
+            ("2025-11-01 10:00:00,123 - auth.password - ERROR - ", "ValueError: hunter2Kes7 denied"),
+            (
+                "hf_token-1  | ",
+                "ImportError: cannot import name 'hunter2Kes7' from 'vllm' (/x/vllm/__init__.py)",
+            ),
+            (
+                "",
+                "password:\rImportError: cannot import name 'hunter2Kes7' from 'vllm' (/x/vllm/__init__.py)",
+            ),
+            ("", "InvalidPassword(LDAPError): hunter2Kes7"),
+            ("", f"OSError: \x1b]8;;https://h/{'a' * 250}?key=hunter2Kes7\x1b\\link\x1b]8;;\x1b\\ Error: a"),
+            ("", "OSError: \x1b]0;password is\x07 hunter2Kes7 Error: a"),
+        ]
+    ),
+    "\n2025-11-01 10:00:00 - hf_token - ERROR - ImportError: vllm>=0.9 is required but found vllm==0.8, hunter2Kes7",
     # A token, password, path or label where a long line, a message or a function's name is cut.
     f'Traceback (most recent call last):\n  File "a.py", line 3, in {"f" * 180} ghp_{"hunter2" * 6}\nValueError: boom',
     f"DB_PASSWORD={'hunter2' * 6}{' x' * 2032} RuntimeError: boom{' y' * 3000}",
