@@ -131,7 +131,9 @@ def _remember_masked_words(verdict: Diagnosis, computed: Sequence[Finding]) -> N
     logs = {log.source: log for log in verdict.logs}
     places = {hit.location for hit in hits} | {it.place for finding in computed for it in finding.evidence}
     for source, _, line in (place.rpartition(":") for place in places):
-        logs[source].remember_masked_words(int(line))
+        # A place may also be in the source of a package.
+        if source in logs:
+            logs[source].remember_masked_words(int(line))
 
 
 def _is_same_failure(finding: Finding, hit: Hit) -> bool:
