@@ -205,7 +205,7 @@ def _mask_unknown_words(match: Match) -> str:
             end = start + word.start() + len(text)
             counted = _COUNTED.search(whole[max(0, end - len(text) - 80) : end - len(text)])
             is_option = counted and not _NUMBER_LABEL.pattern.search(f"{counted['name'] or ''}=")
-            is_harmless = is_option or _UNIT.match(whole, end)
+            is_harmless = bool(is_option or _UNIT.match(whole, end))
         return word[0] if is_harmless else MASK + word[0][len(text) :]
 
     return whole[match.start() : start] + _LINE_WORD.sub(mask_word, match["words"])
