@@ -46,9 +46,10 @@ _MAX_PREFIXES = 8
 _IGNORED_ERRORS = ("Ignore import error", "Ignoring import error")
 # Source code that IPython or rich prints around the failed line, with line numbers.
 _CODE_CONTEXT = re.compile(r"\s*(?:[│|] +)?\d{1,6}(?: +│| {2,}|$)")
-# A retried operation has not failed yet, and one with a fallback does not fail the run.
+# A retried operation has not failed yet, and one with a fallback does not fail the run. Ray's workers report with level
+# error that the metrics agent does not answer (ray-project/ray#59665).
 _RETRY = re.compile(r"(?i)\b(?:backing off|retrying|will retry|retry attempt)\b")
-_FALLBACK = re.compile(r"(?i)\bfalling back\b")
+_FALLBACK = re.compile(r"(?i)\bfalling back\b|\bmetrics will not be exported\b")
 _CHAT_TOKENS = (
     "<think>", "</think>", "<answer>", "</answer>", "<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|endoftext|>",
 )  # fmt: skip
@@ -80,7 +81,7 @@ class Line:
 
     @property
     def is_error(self) -> bool:
-        """Whether the level is error or worse, and the message reports no fallback."""
+        """Whether the level is error or worse, and the message reports no fallback or lost metrics."""
         return self.level in _FAILURES and not _FALLBACK.search(self.text)
 
     @property

@@ -62,6 +62,7 @@ class Fallback:
         similar: Known issues with similar words, best first.
         symptoms: Symptoms in the metrics.
         ended: A line that reports the end of the run, from any log; None if there is none.
+        survived: Lines whose words report a failure, before the run completed.
         last: The last line of each log.
         stall: Messages that the last lines of a log without an end repeat without progress; None if there are none.
         failing: Lines that report a failure by their words or level, although no rule matched them.
@@ -74,6 +75,7 @@ class Fallback:
     similar: tuple[Issue, ...] = ()
     symptoms: tuple[Symptom, ...] = ()
     ended: Hit | None = None
+    survived: tuple[Hit, ...] = ()
     last: tuple[Hit, ...] = ()
     stall: Stall | None = None
     failing: tuple[Hit, ...] = ()
@@ -100,6 +102,7 @@ def analyze_unmatched(logs: Sequence[LogFacts], rules: Rules) -> Fallback:
         similar=similar,
         symptoms=tuple(visible),
         ended=next((end.ended for _, end in ends if end.ended), None),
+        survived=tuple(hit for _, end in ends for hit in end.survived),
         last=tuple(end.last for _, end in ends if end.last),
         stall=next((end.stall for _, end in ends if end.stall and not end.ended), None),
         failing=failing,

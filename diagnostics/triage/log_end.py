@@ -29,7 +29,8 @@ _MAX_LINES = 120
 _MAX_IGNORED_LINES = 40
 _TABLE = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, list[str]])
 _PATTERNS = {name: "|".join(patterns) for name, patterns in _TABLE.items()}
-_ENDED = re.compile(_PATTERNS["ended"])
+_COMPLETED = re.compile(_PATTERNS["completed"])
+_ENDED = re.compile(f"{_PATTERNS['completed']}|{_PATTERNS['exited']}")
 _FAILING = re.compile(rf"(?i)\b(?:{_PATTERNS['failure_words']})\b|{_PATTERNS['failure_texts']}")
 _NO_FAILURE = re.compile(rf"(?i){_PATTERNS['no_failure']}")
 _WAITING = re.compile(rf"(?i)\b(?:{_PATTERNS['wait_words']})\b|{_PATTERNS['wait_texts']}")
@@ -85,16 +86,20 @@ class LogEnd:
     Attributes:
         last: The last line that is not blank; None if there is none.
         ended: The line that reports the end of the run; None if there is none.
+        completed: The line that reports that the run reached its end, which a failed run does not print; else None.
         stall: The messages that the last lines repeat; None if there are none.
-        failing: The last lines that report a failure by their words or level.
+        failing: The last lines that report a failure by their level, or by their words without `completed` after them.
+        survived: Lines that report a failure by their words only, before the run completed.
         is_message: Whether the text is a pasted error message rather than a log.
         open_bar: The run's progress bar in the last lines, if it is not full.
     """
 
     last: Hit | None
     ended: Hit | None = None
+    completed: Hit | None = None
     stall: Stall | None = None
     failing: tuple[Hit, ...] = ()
+    survived: tuple[Hit, ...] = ()
     is_message: bool = False
     open_bar: OpenBar | None = None
 
@@ -107,13 +112,20 @@ def find_end(log: LogFacts) -> LogEnd:
     is_short = len(lines) <= _MESSAGE_LINES and log.lines <= 2 * _MESSAGE_LINES
     open_bar = _find_open_bar(hit for hit, _ in lines)
     readable = [(hit, level) for hit, level in lines if level != "fine"]
+    failing = [(hit, level) for hit, level in readable if _reports_failure(hit.text, level)]
+    open_total = open_bar.total if open_bar else 0
+    completed = _find_end_line(lines, _COMPLETED, open_total)
+    survived = [hit for hit, level in failing if not level and completed and hit.line < completed.line]
     return LogEnd(
-        lines[-1][0],
-        _find_end_line(lines, open_bar.total if open_bar else 0),
-        _find_stall([hit for hit, _ in lines[-_STALL_LINES:]]),
-        tuple(hit for hit, level in readable if _reports_failure(hit.text, level)),
-        is_short and any(_reports_failure(hit.text, "") and "\\n" not in hit.text for hit, _ in readable),
-        open_bar,
+        last=lines[-1][0],
+        ended=_find_end_line(lines, _ENDED, open_total),
+        completed=completed,
+        stall=_find_stall([hit for hit, _ in lines[-_STALL_LINES:]]),
+        failing=tuple(hit for hit, _ in failing if hit not in survived),
+        survived=tuple(survived),
+        is_message=is_short
+        and any(_reports_failure(hit.text, "") and "\\n" not in hit.text for hit, _ in readable),
+        open_bar=open_bar,
     )
 
 
@@ -123,18 +135,21 @@ def _find_open_bar(hits: Iterable[Hit]) -> OpenBar | None:
     for hit in hits:
         bar = _BAR_POSITION.search(hit.text)
         if bar and _RUN_BAR_NAME.search(bar["name"] or ""):
-            total = int(bar["total"])
-            bars[bar["name"] or "", total] = OpenBar(int(bar["n"]), total, hit)
+            # EasyR1's bar counts with a decimal, and has the step in its name.
+            total, name = int(float(bar["total"])), re.sub(r"\d+", "", bar["name"] or "")
+            bars[name, total] = OpenBar(int(float(bar["n"])), total, hit)
     return max(
         (bar for bar in bars.values() if bar.position != bar.total), key=lambda bar: bar.total, default=None
     )
 
 
-def _find_end_line(lines: Sequence[tuple[Hit, str]], open_total: int) -> Hit | None:
-    """Return the last line that reports the end of the run; None if the run goes on after it."""
+def _find_end_line(
+    lines: Sequence[tuple[Hit, str]], pattern: re.Pattern[str], open_total: int
+) -> Hit | None:
+    """Return the last line that reports the end of the run by a pattern or a full bar; None if the run goes on."""
     repeated = _repeated_totals([hit.text for hit, _ in lines])
     for hit, level in reversed(lines):
-        if level != "error" and _reports_end(hit.text, open_total, repeated):
+        if level != "error" and _reports_end(hit.text, pattern, open_total, repeated):
             return hit
         position = _BAR_POSITION.search(hit.text)
         if _STEP.search(hit.text) or (position and position["n"] != position["total"]):
@@ -175,11 +190,14 @@ def _last_lines(log: LogFacts) -> Iterator[tuple[Hit, str]]:
             ignored = 0 if is_exception else max(0, ignored - 1)
 
 
-def _reports_end(text: str, open_total: int, repeated: Collection[str]) -> bool:
+def _reports_end(
+    text: str, pattern: re.Pattern[str], open_total: int, repeated: Collection[str]
+) -> bool:
     """Return whether a line reports the end of the run.
 
     Args:
         text: Text of the line.
+        pattern: Pattern of messages that report it.
         open_total: The largest total of a bar that is not full. A full bar of 32 samples is not the end of a run at
             step 56 of 2290.
         repeated: Totals of unnamed bars that are full more than once; see `_repeated_totals`.
@@ -188,10 +206,10 @@ def _reports_end(text: str, open_total: int, repeated: Collection[str]) -> bool:
     is_full_bar = bool(
         full
         and _RUN_BAR_NAME.search(full["of"] or "")
-        and int(full["n"]) >= open_total
+        and float(full["n"]) >= open_total
         and (full["of"] or full["n"] not in repeated)
     )
-    return is_full_bar or bool(_ENDED.search(text) and not _BAR.search(text))
+    return is_full_bar or bool(pattern.search(text) and not _BAR.search(text))
 
 
 def _reports_failure(text: str, level: str) -> bool:

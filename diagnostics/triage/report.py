@@ -114,6 +114,11 @@ def _note(verdict: Diagnosis) -> str:
     note = NOTES[verdict.state]
     if verdict.state == "clean" and verdict.consequences:
         return f"{NOTES['ended']} [{verdict.consequences[0].first.location}]"
+    if verdict.state == "clean" and not verdict.fallback.ended:
+        return NOTES["excerpt"]
+    if verdict.state == "clean" and (survived := verdict.fallback.survived):
+        lines = fixes.join_some([f"{cut_text(hit.quoted)} [{hit.location}]" for hit in survived], 2, "; ")
+        return f"{NOTES['survived']}: {lines}"
     if verdict.state == "hypothesis" and verdict.fallback.symptoms:
         return f"{note}; for more about the metrics run grpo-doctor audit on this log"
     if verdict.state == "not_judged" and verdict.fallback.symptoms:

@@ -110,7 +110,7 @@ def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> D
     all_candidates, failures = _drop_handled(find_candidates(logs, rules, versions), logs, rules)
     all_roots = _demote_late_roots(failures, all_candidates)
     roots = [candidate for candidate in all_roots if not candidate.broad]
-    broad = [candidate for candidate in all_roots if candidate.broad]
+    broad = [candidate for candidate in all_roots if candidate.broad and not _run_survived(candidate, logs)]
     rest = [candidate for candidate in all_candidates if candidate.role != "root"]
     fallback = Fallback() if roots else analyze_unmatched(logs, rules)
     if broad and not roots:
@@ -207,6 +207,12 @@ def _only_consequences(
             return False
     metrics_show_cause = bool(fallback.leads) and fallback.leads[0].issue.code != _NAN
     return not (wrappers[0].issue.code == _NAN and metrics_show_cause)
+
+
+def _run_survived(candidate: Candidate, logs: Iterable[LogFacts]) -> bool:
+    """Return whether a run completed after all lines of a candidate, of which none is in a traceback."""
+    completed = {log.source: hit.line for log in logs if (hit := find_end(log).completed)}
+    return not any(hit.traceback or hit.line > completed.get(hit.source, 0) for hit in candidate.hits)
 
 
 def _failed_after_the_end(rest: Sequence[Candidate], logs: Iterable[LogFacts], fallback: Fallback) -> bool:

@@ -41,7 +41,7 @@ def test_log_with_the_end_of_the_run_is_clean(triage_lines, last):
 def test_end_of_a_part_differs_from_the_end_of_the_run(triage_lines, lines, state):
     """The end of a part, a stop by hand and a summary with impossibly fast steps are not the end of the run.
 
-    Its full bar and an ordinary summary are.
+    Its full bar and an ordinary summary are, whatever words the lines before them contain.
     """
     assert triage_lines(LAUNCHED, *STEPS, *lines).state == state
 
@@ -83,11 +83,18 @@ def test_idle_server_heartbeat_and_metrics_are_no_stall(triage_lines, line):
     assert triage_lines(*STEPS, *[line] * 30).fallback.stall is None
 
 
+def test_note_quotes_lines_that_the_run_survived(triage_lines):
+    (note,) = report(triage_lines("reward error: 7", *STEPS, "Training completed."), ["a.log"]).remarks
+    assert note.endswith("it went on after these lines: reward error: 7 [log:1]")
+
+
 ERROR_LINE = "ERROR:trainer:no checkpoint was written"
 
 
 def test_excerpt_needs_no_end(triage_lines):
-    assert triage_lines(LAUNCHED, *STEPS, excerpt=True).state == "clean"
+    excerpt = triage_lines(LAUNCHED, *STEPS, excerpt=True)
+    assert excerpt.state == "clean"
+    assert report(excerpt, ["a.log"]).remarks == ("no known failure and no traceback in this excerpt",)
     assert triage_lines(LAUNCHED, *STEPS, ERROR_LINE, excerpt=True).state == "not_judged"
 
 
