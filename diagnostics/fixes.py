@@ -164,7 +164,8 @@ class RankedMitigation:
         untried: Possible triggers of this case that the mitigation was not run against.
         run: The command that reproduces a failure despite the mitigation.
         when: The condition of the mitigation, if the case at hand does not show it.
-        as_run: Whether a recorded run used one of these edits; otherwise it made the same change in another framework.
+        as_run: Whether a recorded run used one of these edits; otherwise it made the same change with other packages.
+        run_with: The packages of the issue's recorded runs.
     """
 
     mitigation: str
@@ -179,6 +180,7 @@ class RankedMitigation:
     run: Run | None = None
     when: str = ""
     as_run: bool = False
+    run_with: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -345,7 +347,8 @@ def _test_result(ranked: RankedMitigation) -> str:
     """Describe what was tested; a run against one trigger proves nothing about the others."""
     if ranked.evidence != "executed":
         return f"not tested; {'read in source' if ranked.evidence == 'static' else 'others reported it'}"
-    word = "verified" if ranked.as_run else "verified in another framework"
+    names = ", ".join(frameworks.DISPLAY_NAMES.get(it, it).removesuffix(" itself") for it in ranked.run_with)
+    word = "verified" if ranked.as_run else f"verified with {names or 'another option'}"
     with_triggers = f"{word} for: {_trigger_names(ranked.helps)}"
     if ranked.standing == NOT_TESTED:
         return f"not tested in this case; {with_triggers}"

@@ -8,6 +8,7 @@ in the trainer's process, so it may only import packages that are installed ther
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -248,7 +249,8 @@ _REWARD_SYMPTOMS = (
 def put_causes_first(*results: Result) -> tuple[Result, ...]:
     """Return the results; faults that are often symptoms (`_SYMPTOMS`, `_REWARD_SYMPTOMS`) come last.
 
-    A fault in `_REWARD_SYMPTOMS` that is not the first fault names the first as probable cause instead of its own.
+    A fault in `_REWARD_SYMPTOMS` that is not the first fault names the first as probable cause instead of its own,
+    unless the first began later.
     """
 
     def rank(result: Result) -> int:
@@ -264,7 +266,8 @@ def put_causes_first(*results: Result) -> tuple[Result, ...]:
     def with_root(result: Result) -> Result:
         facts = tuple(fact for fact in result.evidence if fact.name != "cause")
         is_symptom = result.is_fault and result.family in _REWARD_SYMPTOMS and result is not root
-        return replace(result, evidence=(consequence, *facts)) if is_symptom else result
+        follows = root.values.get("start", 0) <= result.values.get("start", math.inf)
+        return replace(result, evidence=(consequence, *facts)) if is_symptom and follows else result
 
     return tuple(map(with_root, ordered))
 
@@ -326,7 +329,7 @@ def headline(audit: Audit) -> str:
         messages = join_some([result.message for result in faults], _MAX_MESSAGES, "; ")
         return f"{count_of(len(faults), 'fault')}: {messages} ({counts})"
     if audit.outcome == CLEAN:
-        return counts
+        return f"no fault found; {counts}"
     incomplete = list(dict.fromkeys(result.title for result in audit.results if is_open(result)))
     return f"incomplete, not checked: {', '.join(incomplete) or 'everything'}; {counts}"
 

@@ -53,6 +53,8 @@ MAX_FLAT_SHARE = 0.8
 _MIN_STEPS_FOR_TREND = 60
 # Least mean square of the steps between successive rewards without a trend, in variances; independent rewards have 2.
 _MIN_STEP_SQUARE = 1.0
+# The least and the largest reward, and those of the advantages, of a step.
+_RANGES = (("reward_min", "reward_max"), ("advantage_min", "advantage_max"))
 # The mean of one reward function; functions that are usually 0, and those that may be learned late.
 _FUNCTION_MEAN = re.compile(r"(?:train/)?rewards/([^/]+)/mean")
 _PENALTY_NAME = re.compile(r"(?i)penal|punish|overlong|repet|length|cosine")
@@ -67,13 +69,6 @@ class Episode:
 
     rows: tuple[MetricRow, ...]
     open: bool = True
-
-    @property
-    def span(self) -> str:
-        """The steps in words: "since step 3" or "from step 3 to step 9"."""
-        ends = (self.rows[0], self.rows[-1])
-        first, last = (row.place if row.step is None else f"step {row.step}" for row in ends)
-        return f"since {first}" if self.open else f"from {first} to {last}"
 
 
 @dataclass(frozen=True)
@@ -183,11 +178,18 @@ class Curves:
         """
         if episode is None:
             return None
-        row, count = episode.rows[0], len(episode.rows)
+        row, last, count = episode.rows[0], episode.rows[-1], len(episode.rows)
         numbers = {name: row.values[name] for name in quoted}
         names = {canonical_name(name): name for name in reversed(list(row.printed))}
         text = ", ".join(f"{names.get(name, name)} {value:.4g}" for name, value in numbers.items())
-        steps = {"span": episode.span, "count": count, "place": row.place, "open": episode.open}
+        places = [entry.place for entry in self.rows]
+        first, end = (
+            f"logged step {places.index(entry.place) + 1}" if entry.step is None else f"step {entry.step}"
+            for entry in (row, last)
+        )
+        span = f"since {first}" if episode.open else f"from {first} to {end}"
+        steps = {"span": span, "count": count, "place": row.place, "open": episode.open}
+        steps["start"] = places.index(row.place)
         values = numbers | steps | values
         evidence = (Note("metric_line", text, numbers, row.place), *self.causes(causes or family))
         return fault(family, message, values, count=count, evidence=evidence)
@@ -292,32 +294,38 @@ def _not_a_number(curves: Curves) -> Result | None:
     return None
 
 
-def _steps_without_reward_spread(curves: Curves) -> tuple[Episode, tuple[str, str]] | None:
+def _steps_without_reward_spread(curves: Curves) -> tuple[Episode, tuple[str, ...]] | None:
     """Find steps in which all rewards of each group are equal; also return the metrics that show it.
 
-    Without such a metric, a constant reward with a gradient or loss of 0 counts. None if there are fewer than six such
-    steps in a row, or the task is solved.
+    Without such a metric, a reward of 0 in all steps counts, or a constant one with a gradient or loss of 0. None if
+    there are fewer than six such steps in a row, or the task is solved.
     """
     rewards = curves.column("reward")
+    ranges = [pair for pair in _RANGES if curves.select("reward", *pair)]
+    names: list[tuple[str, ...]] = [("grad_norm",) if curves.select("reward", "grad_norm") else ("loss",)]
+    holds: Callable[..., bool] = lambda reward, value: value == 0 and reward == rewards[0]  # noqa: E731
     if curves.select("reward", "reward_std"):
         # A constant reward shows that a spread printed as 0.000 is 0.
-        name = "reward_std"
+        names = [("reward_std",)]
         holds = lambda reward, spread: is_zero(spread) or (spread == 0 and reward == rewards[0])  # noqa: E731
     elif curves.select("reward", "all_alike"):
-        name, holds = "all_alike", lambda _reward, share: share == 1
-    else:
-        name = "grad_norm" if curves.select("grad_norm") else "loss"
-        holds = lambda reward, value: value == 0 and reward == rewards[0]  # noqa: E731
-    episode = curves.longest_episode(("reward", name), holds, 6)
-    if episode is None or min(row.values["reward"] for row in episode.rows) >= max(rewards) > min(rewards):
-        return None  # there is none, or the task is solved
-    return episode, ("reward", name)
+        names, holds = [("all_alike",)], lambda _reward, share: share == 1
+    elif ranges:
+        names, holds = ranges, lambda _reward, least, largest: least == largest
+    elif all(map(is_zero, rewards)):
+        # A KL term makes a gradient without any reward.
+        names, holds = [()], lambda _reward: True
+    for quoted in (("reward", *entry) for entry in names):
+        episode = curves.longest_episode(quoted, holds, 6)
+        if episode and not min(row.values["reward"] for row in episode.rows) >= max(rewards) > min(rewards):
+            return episode, quoted
+    return None  # there are none, or the task is solved
 
 
 def _no_reward_spread(curves: Curves) -> Result | None:
     """Find a dead reward, steps without any reward spread, or a large share of groups without one at the run's end.
 
-    A solved task, whose last rewards are high, has no fault.
+    A solved task, whose last rewards are high, has no fault. A constant mean alone decides nothing, unless it is 0.
     """
     rewards, episode = curves.column("reward"), None
     quoted: tuple[str, ...] = ("all_alike",)
@@ -330,13 +338,19 @@ def _no_reward_spread(curves: Curves) -> Result | None:
             options["causes"] = "equal_in_groups"
         elif len({row.values["reward"] for row in episode.rows}) == 1:
             options |= {"steps": len(rewards), "causes": "reward"}
-            message = "the reward is {reward:.3g} for every completion {span}: no gradient in {count} of {steps} steps"
+            message = "the reward is {reward:.3g} for every completion {span}: "
+            message += "rewards gave no gradient in {count} of {steps} steps"
             return curves.report(episode, "metrics/dead_reward", message, *quoted, **options)
     elif rewards and stats.median(rewards[-10:]) >= 0.9 and rewards[-1] > min(rewards):
         return None  # the task is solved
     if episode := episode or curves.longest_episode(quoted, lambda share: share >= 1, 6):
-        message = "no group has rewards that differ {span}: no gradient in {count} steps"
+        message = "no group has rewards that differ {span}: rewards gave no gradient in {count} steps"
         return curves.report(episode, "metrics/no_spread", message, *quoted, **options)
+    is_constant = len(rewards) >= MIN_STEPS and len(set(rewards)) == 1
+    if is_constant and not any(map(curves.column, ("reward_std", "all_alike", *_RANGES[0]))):
+        text = "reward_std, or the least and the largest reward: the mean is {reward:g} in all {count} steps"
+        need = note("want_spread", text, reward=rewards[0], count=len(rewards))
+        return undecided("metrics/dead_reward", need, count=len(rewards))
     rows = curves.select("all_alike")[-20:]
     share = stats.median([row.values["all_alike"] for row in rows])
     if len(rows) < 6 or share <= MAX_FLAT_SHARE:
@@ -432,7 +446,8 @@ _SHIFTS: tuple[tuple[str, str, str, Callable[..., bool], Callable[..., bool]], .
      "the mean completion length fell from {first:.0f} to {last:.0f} tokens {span}",
      lambda first, last: first >= 40 and last < 0.15 * first, lambda first, _, value: value < 0.3 * first),
     ("kl", "kl_explosion", "the KL to the reference rose from {first:.2g} to {last:.3g}; it is high {span}",
-     lambda first, last: last > max(1, 20 * first, 0.02), lambda _, last, value: value > 0.25 * last),
+     lambda first, last: last > min(max(1, 20 * first), max(10, 5 * first)),
+     lambda _, last, value: value > 0.25 * last),
 )  # fmt: skip
 
 

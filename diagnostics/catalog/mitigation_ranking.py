@@ -180,6 +180,9 @@ class _Case:
             standing=fixes.DOES_NOT_HELP if useless else fixes.VERIFIED if helped else fixes.NOT_TESTED,
             evidence=mitigation.evidence,
             edits=tuple(edit for edit, _ in edits),
+            run_with=tuple(
+                dict.fromkeys(it.package for it in self._issue.affected if it.evidence == "executed")
+            ),
             as_run=any(set(helped or mitigation.helps) & set(bound.tested_triggers) for _, bound in edits),
             triggers=self._known,
             helps=mitigation.helps,

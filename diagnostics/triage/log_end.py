@@ -143,9 +143,7 @@ def _find_open_bar(hits: Iterable[Hit]) -> OpenBar | None:
     )
 
 
-def _find_end_line(
-    lines: Sequence[tuple[Hit, str]], pattern: re.Pattern[str], open_total: int
-) -> Hit | None:
+def _find_end_line(lines: Sequence[tuple[Hit, str]], pattern: re.Pattern[str], open_total: int) -> Hit | None:
     """Return the last line that reports the end of the run by a pattern or a full bar; None if the run goes on."""
     repeated = _repeated_totals([hit.text for hit, _ in lines])
     for hit, level in reversed(lines):
@@ -190,9 +188,7 @@ def _last_lines(log: LogFacts) -> Iterator[tuple[Hit, str]]:
             ignored = 0 if is_exception else max(0, ignored - 1)
 
 
-def _reports_end(
-    text: str, pattern: re.Pattern[str], open_total: int, repeated: Collection[str]
-) -> bool:
+def _reports_end(text: str, pattern: re.Pattern[str], open_total: int, repeated: Collection[str]) -> bool:
     """Return whether a line reports the end of the run.
 
     Args:

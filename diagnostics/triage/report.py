@@ -112,13 +112,8 @@ def _note(verdict: Diagnosis) -> str:
     if verdict.state == "empty" and verdict.problems:
         return "none of these logs could be read"
     note = NOTES[verdict.state]
-    if verdict.state == "clean" and verdict.consequences:
-        return f"{NOTES['ended']} [{verdict.consequences[0].first.location}]"
-    if verdict.state == "clean" and not verdict.fallback.ended:
-        return NOTES["excerpt"]
-    if verdict.state == "clean" and (survived := verdict.fallback.survived):
-        lines = fixes.join_some([f"{cut_text(hit.quoted)} [{hit.location}]" for hit in survived], 2, "; ")
-        return f"{NOTES['survived']}: {lines}"
+    if verdict.state == "clean":
+        return _clean_note(verdict)
     if verdict.state == "hypothesis" and verdict.fallback.symptoms:
         return f"{note}; for more about the metrics run grpo-doctor audit on this log"
     if verdict.state == "not_judged" and verdict.fallback.symptoms:
@@ -142,6 +137,16 @@ def _note(verdict: Diagnosis) -> str:
     advice = (_TABLE["advice"][key] for key in ("wrapper", "ray" if on_ray else "torchrun", "together"))
     general = [] if verdict.fallback.symptoms else [" ".join(advice)]
     return ". ".join([note, *first_rank, *(edits or general)])
+
+
+def _clean_note(verdict: Diagnosis) -> str:
+    """Return a note on a clean log: the end of the run, with the lines about failures before or after it."""
+    survived = [f"{cut_text(hit.quoted)} [{hit.location}]" for hit in verdict.fallback.survived]
+    if verdict.consequences:
+        return f"{NOTES['ended']} [{verdict.consequences[0].first.location}]"
+    if not verdict.fallback.ended:
+        return NOTES["excerpt"]
+    return f"{NOTES['survived']}: {fixes.join_some(survived, 2, '; ')}" if survived else NOTES["clean"]
 
 
 def _subject(verdict: Diagnosis, logs: list[str]) -> dict[str, Any]:

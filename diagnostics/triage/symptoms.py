@@ -128,6 +128,9 @@ def _capped_rows(rows: Sequence[MetricRow]) -> Matches:
 
 def _rows_without_spread(rows: Sequence[MetricRow]) -> Matches:
     """Return rows without any spread of rewards, if no row has a spread; a few such rows are normal."""
+    ranges = [it.metrics for it in _rows_with(rows, "reward_min", "reward_max")]
+    if ranges and all(it["reward_min"][1] == it["reward_max"][1] for it in ranges):
+        return [(row, ("reward_min", "reward_max")) for row in _rows_with(rows, "reward_min", "reward_max")]
     flat = _rows_where("reward_std", lambda value: value == 0)(rows)
     uniform = _rows_where("all_alike", lambda share: share == 1)(rows)
     if flat and len(flat) == len(list(_rows_with(rows, "reward_std"))):

@@ -197,7 +197,7 @@ def test_only_edits_for_the_installed_release_are_offered(issue):
 
 
 def test_mitigation_verified_with_these_options_comes_before_others(issue):
-    """A mitigation verified with these options comes first; the line of another says that its options differed."""
+    """A mitigation verified with these options comes first; the line of another names the packages of its run."""
     entry = issue(
         replace(mitigation_of("other_options", ["a"]), bounds=(Bound(),)),
         replace(mitigation_of("these_options", ["a"]), bounds=(Bound(tested_triggers=("a",)),)),
@@ -207,7 +207,7 @@ def test_mitigation_verified_with_these_options_comes_before_others(issue):
     assert [offer.as_run for offer in result.offers] == [True, False]
     first, second = map(mitigation_line, result.offers)
     assert first.endswith("set these_options (verified).")
-    assert "other_options (verified in another framework)" in second
+    assert "other_options (verified with vLLM, ms-swift)" in second
 
 
 def test_log_that_shows_no_case_gets_each_mitigation_with_its_condition(issue):

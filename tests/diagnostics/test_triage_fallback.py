@@ -140,6 +140,10 @@ SYMPTOMS = [
     ("{'reward': 0.0, 'reward_std': 0.0, 'completions/clipped_ratio': 1.0}", "CFG127"),
     ("{'reward': 0.0, 'reward_std': 0.0}", "REW004"),
     ("{'reward': 3.0, 'reward_std': 0.0, 'frac_reward_zero_std': 1.0}", "REW004"),
+    (
+        "step:4 - actor/grad_norm:0.02 - critic/score/mean:0.0 - critic/score/max:0.0 - critic/score/min:0.0",
+        "REW004",
+    ),
     ("{'grad_norm': 0.0, 'reward_std': 0.5}", "CFG117"),
     ("{'sampling/importance_sampling_ratio/mean': 0.02}", "SYN003"),
     ("step:4 - training/rollout_probs_diff_mean:0.2", "SYN003"),

@@ -39,6 +39,7 @@ def metric_row(values: Mapping[str, Any], place: str, step: int | None = None) -
         # ms-swift prints "40/160".
         progress = str(values.get("global_step/max_steps", "")).partition("/")[0]
         step = run_data.whole_number(next((values[name] for name in _STEPS if name in values), progress))
+        printed |= {"global_step/max_steps": float(step)} if progress and step is not None else {}
     canonical: dict[str, float] = {}
     for name, value in printed.items():
         meaning = "" if name == "train_loss" else canonical_name(name)

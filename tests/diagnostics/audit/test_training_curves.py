@@ -30,11 +30,18 @@ def faults(change, *run):
 
 
 ZERO = dict.fromkeys(("reward", "reward_std", "loss", "grad_norm"), 0.0)
+NO_SPREAD = dict.fromkeys(("reward_std", "frac_reward_zero_std"))
+RANGE = {"reward": 1.0, "critic/score/min": 1.0, "critic/score/max": 1.0}
 CASES = {
     "dead reward": (lambda _: ZERO, {"metrics/dead_reward"}),
     "constant reward": (lambda _: {"reward": 0.3, "reward_std": 0.0, "grad_norm": 0.0}, {"metrics/dead_reward"}),
     "dead reward without spread": (lambda _: {"reward": 0.0, "reward_std": None, "frac_reward_zero_std": None,
                                               "grad_norm": 0.0}, {"metrics/dead_reward"}),
+    "dead reward with the gradient of a KL term": (lambda _: NO_SPREAD | {"reward": 0.0}, {"metrics/dead_reward"}),
+    "equal rewards in all groups": (lambda _: NO_SPREAD | RANGE, {"metrics/dead_reward"}),
+    "advantages of 0": (lambda _: NO_SPREAD | {"critic/advantages/min": 0.0, "critic/advantages/max": 0.0},
+                        {"metrics/no_spread"}),
+    "KL that grows from the first step": (lambda step: {"kl": 0.5 * (step - 1)}, {"curves/kl_explosion"}),
     "flat reward": (lambda step: {"reward": 0.3 + random.Random(step).gauss(0, 0.01)}, {"curves/flat_reward"}),
     "entropy collapse": (lambda step: {"entropy": max(0.002, 0.59 * math.exp(-step / 8))}, {"curves/entropy_collapse"}),
     "KL explosion": (lambda step: {"kl": 0.001 if step < 80 else 3.0}, {"curves/kl_explosion"}),
@@ -75,6 +82,13 @@ def test_symptom_is_found(change, families):
     """
     reported = set(faults(change))
     assert families <= reported <= families | {"metrics/unlike", "curves/flat_reward"}
+
+
+def test_constant_mean_reward_is_not_decided_without_its_spread():
+    constant = {"reward": 1.0} | NO_SPREAD
+    assert results_of(lambda _: constant)["metrics/dead_reward"].outcome == NOT_DECIDED
+    spread = {"critic/score/min": 0.0, "critic/score/max": 2.0}
+    assert "metrics/dead_reward" not in results_of(lambda _: constant | spread)
 
 
 def solve_task(step):
@@ -266,6 +280,16 @@ def test_one_dead_reward_is_not_reported_as_two_causes():
     assert fall.evidence[0].text == f"probably a consequence of: {dead.message}"
     assert "cause" in {fact.name for fact in dead.evidence}
     assert "cause" not in {fact.name for fact in fall.evidence}
+
+
+def test_cause_does_not_begin_after_its_consequence():
+    def change(step):
+        truncated = {"completions/clipped_ratio": 1.0} if step > 70 else {}
+        return truncated | {"reward": max(0.0, 0.8 - step / 75)}
+
+    fall = next(it for it in put_causes_first(*results_of(change).values()) if it.code == "NUM904")
+    assert fall.values["start"] < 70
+    assert {fact.name for fact in fall.evidence} == {"metric_line", "cause"}
 
 
 def test_missing_steps_are_a_notice():
