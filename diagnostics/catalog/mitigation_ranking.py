@@ -9,6 +9,7 @@ installed releases, is not recommended. It is reported with the command that rep
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -148,7 +149,10 @@ def _option_exists(framework: str, bound: Bound, releases: Mapping[str, str]) ->
 
 
 def _is_shown(mitigation: Mitigation, failure: Sequence[str], logs: Sequence[str]) -> bool:
-    """Return whether the traceback, a matching line or a setting shows the case that a mitigation is for."""
+    """Return whether the traceback, a matching line, two numbers in it or a setting show a mitigation's case."""
+    found = (mitigation.compares and re.search(mitigation.compares, text) for text in failure)
+    if any(match and int(match["less"]) < int(match["more"]) for match in found):
+        return True
     pairs = ((mitigation.frames, failure), (mitigation.settings, logs))
     return any(part in text for parts, searched in pairs for part in parts for text in searched)
 

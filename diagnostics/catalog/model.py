@@ -157,6 +157,7 @@ class Mitigation(Record, frozen=True):
         frames: Parts of `path:function` or of a matching line; such a frame or line shows the case, and this one is
             ranked first.
         settings: Parts of any line of the log, such as an option, that show the case, too.
+        compares: Pattern of numbers in a matching line, with the groups `less` and `more`: the case, if they are so.
         recommended: Where users or maintainers recommend the mitigation; empty if no such place is known.
     """
 
@@ -170,6 +171,7 @@ class Mitigation(Record, frozen=True):
     when: str = ""
     frames: Names = ()
     settings: Names = ()
+    compares: str = ""
     note: str = ""
     installs: tuple[tuple[str, Names, str], ...] = ()
     advice: Names = ()

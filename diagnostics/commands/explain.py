@@ -14,6 +14,7 @@ from diagnostics import catalog
 from diagnostics.catalog import documents, mitigation_ranking, model
 from diagnostics.cli import Command
 from diagnostics.findings import FINE
+from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.output import issue_text, json_output, sanitize
 from diagnostics.output.redact import truncate
 
@@ -38,7 +39,8 @@ def command(words: tuple[str, ...], format: str) -> int:  # noqa: A002
     codes, found_by = [word.upper() for word, code in zip(words, is_code, strict=True) if code], ""
     if len(codes) < len(words):
         codes, found_by = find_codes(" ".join(words))
-    explained = [explain(code) for code in dict.fromkeys(codes)]
+    text = " ".join(words) if found_by else ""
+    explained = [explain(code, text) for code in dict.fromkeys(codes)]
     if format == "json":
         all_documents = [document for document, _ in explained]
         several = {"schema": _SCHEMA, "found_by": found_by, "explained": all_documents}
@@ -50,8 +52,12 @@ def command(words: tuple[str, ...], format: str) -> int:  # noqa: A002
     return FINE
 
 
-def explain(code: str) -> issue_text.Explained:
+def explain(code: str, text: str = "") -> issue_text.Explained:
     """Return the document of a code, and the recommended fix; None for a check code.
+
+    Args:
+        code: The code.
+        text: The text that it was found by, which may name frameworks and show the case.
 
     Raises:
         CatalogError: There is no such code.
@@ -59,7 +65,8 @@ def explain(code: str) -> issue_text.Explained:
     if check := catalog.load_checks().get(code):
         return documents.check_document(check), None
     issue = catalog.find(code)
-    fix = mitigation_ranking.recommended_fix(issue)
+    named = [name for name in FRAMEWORKS if re.search(rf"(?i)\b{name}\b", text)]
+    fix = mitigation_ranking.recommended_fix(issue, frameworks=named, failure=[text])
     return documents.issue_document(issue, fix), fix
 
 

@@ -76,7 +76,7 @@ def print_matches(console: Console, text: str, found_by: str, explained: Sequenc
         found_by: `printed` if a signature matched, `near` if only words are similar.
         explained: Document and fix of each code.
     """
-    result = "no signature matches; similar issues by words"
+    result = "no exact match; nearest by words"
     if found_by == "printed":
         result = f"printed by {', '.join(document['code'] for document, _ in explained)}"
     print_text(console, f"{shorten(mask(text), _MAX_QUERY, placeholder=' …')}: {result}", "bold", whole=True)

@@ -53,7 +53,7 @@ def report(verdict: Diagnosis, logs: list[str], skipped: str = "") -> Report:
     outcome = "skipped" if verdict.state == "empty" else check.outcome
     checks = [replace(check, outcome=outcome, reason=fixes.count_of(verdict.lines, "line"))]
     checks += [CheckResult("logs", "crashed", problem) for problem in verdict.problems]
-    notes = [_note(verdict)] if verdict.state in NOTES else []
+    notes = list(filter(None, [_note(verdict)])) if verdict.state in NOTES else []
     notes += [skipped] if skipped else []
     # The first part of a note gives the reason, the rest gives advice.
     unresolved = "" if verdict.state in _RESOLVED else NOTES[verdict.state].partition(";")[0]
@@ -76,8 +76,9 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
         if not any(finding.severity == Severity.ERROR for finding in verdict.computed):
             yield NotChecked(_FAILURE, "no known issue describes it", place=place)
     elif verdict.state == "hypothesis":
-        place = verdict.leads[0].hit.location
-        yield NotChecked("the cause", "the logs lack the line that would confirm it", place=place)
+        lead = verdict.leads[0]
+        reason = f"no line of the log is printed only by {lead.issue.code}"
+        yield NotChecked("the cause", reason, place=lead.hit.location)
     elif verdict.state == "not_judged":
         if fallback.failing:
             yield NotChecked(_FAILURE, "no known issue describes it", place=fallback.failing[0].location)
@@ -108,14 +109,19 @@ def _stall(stall: Stall) -> NotChecked:
 
 
 def _note(verdict: Diagnosis) -> str:
-    """Return a note on the verdict's state; for `wrapper` also where this framework logs the root cause."""
+    """Return a note on the verdict's state; for `wrapper` also where to search for the root cause. It may be empty."""
     if verdict.state == "empty" and verdict.problems:
         return "none of these logs could be read"
     note = NOTES[verdict.state]
     if verdict.state == "clean":
         return _clean_note(verdict)
-    if verdict.state == "hypothesis" and verdict.fallback.symptoms:
-        return f"{note}; for more about the metrics run grpo-doctor audit on this log"
+    if verdict.state == "hypothesis":
+        # The entry about what was not checked gives the reason.
+        return (
+            "for more about the metrics run grpo-doctor audit on this log"
+            if verdict.fallback.symptoms
+            else ""
+        )
     if verdict.state == "not_judged" and verdict.fallback.symptoms:
         note = "no known failure in these logs; the metrics show a fault, but not its cause"
     elif verdict.state == "not_judged" and verdict.fallback.failing:
@@ -123,20 +129,15 @@ def _note(verdict: Diagnosis) -> str:
     if verdict.state != "wrapper":
         # The entry about what was not checked gives the reason already.
         return note.partition("; ")[2] if note == NOTES["unknown"] else note
-    searches = [it for it in verdict.candidates[0].issue.mitigations if it.searches]
-    edits = [
-        fixes.edit_text(edit)
-        for framework in verdict.frameworks
-        for search in searches
-        for edit in search.actions([framework])
-    ]
+    mitigations = verdict.candidates[0].issue.mitigations
+    has_advice = any(list(it.actions(verdict.frameworks)) for it in mitigations if it.searches)
     first = ", ".join(f"{key}: {value}" for key, value in verdict.first_failed if value != "<N/A>")
     first_rank = [f"torchrun reports the rank that failed first: {first}"] if first else []
-    # Symptoms in the metrics already say where to search.
+    # The fix of the first candidate, or symptoms in the metrics, already say where to search.
     on_ray = any(b"ray" in log.head + log.tail for log in verdict.logs)
     advice = (_TABLE["advice"][key] for key in ("wrapper", "ray" if on_ray else "torchrun", "together"))
-    general = [] if verdict.fallback.symptoms else [" ".join(advice)]
-    return ". ".join([note, *first_rank, *(edits or general)])
+    general = [] if verdict.fallback.symptoms or has_advice else [" ".join(advice)]
+    return ". ".join([note, *first_rank, *general])
 
 
 def _clean_note(verdict: Diagnosis) -> str:

@@ -130,6 +130,7 @@ def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> D
         state, candidates, consequences = "wrapper", rest[:MAX_CANDIDATES], rest[MAX_CANDIDATES:]
     else:
         state = _unresolved_state(logs, failures, fallback, excerpt=excerpt)
+    shows_lines = state in _UNRESOLVED or (state == HYPOTHESIS and bool(failures))
     frameworks: Counter[str] = sum((log.frameworks for log in logs), Counter())
     if frameworks["easyr1"]:
         del frameworks["verl"]  # EasyR1 contains a package of this name
@@ -137,7 +138,7 @@ def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> D
         state=state,
         candidates=tuple(candidates),
         consequences=tuple(consequences),
-        anchors=_anchors(logs, _explained_traceback_ids(rest), fallback) if state in _UNRESOLVED else (),
+        anchors=_anchors(logs, _explained_traceback_ids(rest), fallback) if shows_lines else (),
         versions=versions,
         frameworks=tuple(sorted(frameworks, key=lambda name: (-frameworks[name], name))),
         fingerprint=_fingerprint(state, candidates, logs, _explained_traceback_ids(rest)),

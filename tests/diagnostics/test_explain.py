@@ -67,7 +67,7 @@ def test_log_line_is_explained_by_its_signature(explain):
 def test_search_words_find_similar_issues(explain, words, code):
     """Search words, each an argument, find similar issues, and the answer says that they are only similar."""
     out = explain(*words.split()).out
-    assert out.splitlines()[0] == f"{words}: no signature matches; similar issues by words"
+    assert out.splitlines()[0] == f"{words}: no exact match; nearest by words"
     # The order of similar issues depends on all other entries.
     assert code in re.findall(r"^([A-Z]{3}\d{3})  ", out, flags=re.MULTILINE)
 

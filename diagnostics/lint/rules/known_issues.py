@@ -32,11 +32,17 @@ def no_known_issue_is_configured(plan: RunPlan) -> Iterator[Problem]:
             if contradicted or any(plan.get(name) is None for name, _ in table.when):
                 continue
             answer = affects(entry, plan.releases, plan.framework).answer
+            package = issue_package(entry, plan.framework)
+            ranges = " or ".join(
+                it.versions for it in entry.affected if it.package == package and it.versions
+            )
+            ranges = f" with {package} {ranges}" if ranges and answer in {UNKNOWN, UNREADABLE} else ""
             yield Problem(
-                f"This run meets the conditions of known issue {entry.code}: {table.about}.",
+                f"{entry.title}{ranges}: {table.about}.",
                 plan.evidence(*(name for name, _ in table.when if name != "framework")),
                 code=entry.code,
                 applies=None if answer in {UNKNOWN, UNREADABLE} else answer == AFFECTED,
-                package=issue_package(entry, plan.framework),
+                package=package,
                 severity=Severity.WARNING,
+                fix=f"Find out the release of {package}; other releases need no change." if ranges else "",
             )
