@@ -12,6 +12,7 @@ import os
 import pytest
 
 from diagnostics import catalog
+from diagnostics.fixes import fix_text
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.report import report
@@ -293,10 +294,11 @@ def test_wrapper_report_says_where_the_framework_logs_the_root_cause(triage_logs
         "  rank      : 3 (local_rank: 1)", "  exitcode  : 1 (pid: 77)", "  error_file: <N/A>",
     ]  # fmt: skip
     verdict = triage_logs(lines)
-    note = report(verdict, ["a.log"]).notes[0]
+    result = report(verdict, ["a.log"])
+    note = result.notes[0]
     assert (verdict.state, exit_code(verdict)) == ("wrapper", 1)
     assert "the rank that failed first: host: node3, rank: 3 (local_rank: 1), exitcode: 1 (pid: 77)" in note
-    assert "because swift does not set torchrun's --log-dir" in note
+    assert "because swift does not set torchrun's --log-dir" in fix_text(result.findings[0].remedy)
 
 
 def test_root_cause_is_found_in_a_ray_session_folder(tmp_path, rules):
