@@ -10,8 +10,6 @@ The values are medians with 95 % bootstrap intervals. With --json, the lines go 
 document to standard output. On a CPU, or with --toy, the sizes are tiny, which only shows that the benchmark runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

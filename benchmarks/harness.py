@@ -6,8 +6,6 @@ steps by lines on its standard input. `StepReporter` is the counterpart in that 
 line of JSON. `run_to_end` runs a program that takes no steps. The programs get OMP_NUM_THREADS=1 and HF_HUB_OFFLINE=1.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -6,8 +6,6 @@ log-probs, and whether it meets its goal. The chunked variant also computes entr
 runs in a separate process. Memory is the increase of the process's maximum resident size (ru_maxrss).
 """
 
-from __future__ import annotations
-
 import resource
 import time
 from concurrent.futures import ProcessPoolExecutor

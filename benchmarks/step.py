@@ -7,8 +7,6 @@ groups of 4 or 2 groups of 8 completions of 64 tokens, a trivial reward and one 
 has the median ratio with its 95 % bootstrap interval, and whether it meets the goal for a quiet machine.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -8,8 +8,6 @@ the machine cancels. Both sides' digests of the weights are compared after each 
 but printed as a share of the transport's. Figures are medians with a 95 % interval.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

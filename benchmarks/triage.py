@@ -8,8 +8,6 @@ thread. The fastest of three runs (by CPU time) counts. Without ripgrep only tri
 as one JSON document.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

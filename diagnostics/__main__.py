@@ -6,8 +6,6 @@ runs in a child process (`supervisor.py`), so that Ctrl-C ends it, except with `
 UNSUPERVISED.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

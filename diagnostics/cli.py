@@ -8,8 +8,6 @@ Exit codes: 0 nothing to report, 1 findings, 2 wrong usage or a fault of the too
 error is printed on standard error without its traceback, which GRPO_DOCTOR_DEBUG=1 adds.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import importlib

@@ -4,8 +4,6 @@
 `problem`. Keys that are not named here are ignored, so that files of older versions are read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

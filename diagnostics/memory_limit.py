@@ -3,8 +3,6 @@
 `limit_memory` sets the limit, which holds for this process alone: programs are started in `without_limit`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import resource
 import threading

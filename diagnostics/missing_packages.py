@@ -3,8 +3,6 @@
 Standard library only, so that it works if a dependency is missing.
 """
 
-from __future__ import annotations
-
 # Modules that an extra of grpo-doctor installs, by extra.
 _EXTRAS = {
     "hang": ("py_spy",), "matrix": ("uv",), "ray": ("ray",),

@@ -6,8 +6,6 @@ each other. Hosts are reached by ssh or by the user's command, nodes of a Ray cl
 to standard error.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Iterable

@@ -5,8 +5,6 @@ functions handle signals or forward them to a child process, record its process 
 interrupt, and read the end of a log.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -7,8 +7,6 @@ raises an OSError, so callers can treat it like a missing file. Only `read_kerne
 because remote hosts run this code.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import errno

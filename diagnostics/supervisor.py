@@ -3,8 +3,6 @@
 A long call of C does not end on Ctrl-C, and a process that waits for a dead file system may not even end on SIGKILL.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

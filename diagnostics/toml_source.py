@@ -4,8 +4,6 @@
 for a misspelt word.
 """
 
-from __future__ import annotations
-
 import datetime
 import difflib
 import json

@@ -7,8 +7,6 @@ the executable, `process_environment` the variables for it, `torch_arguments` th
 anything is installed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

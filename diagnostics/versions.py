@@ -7,8 +7,6 @@ whether ranges overlap. `affects` compares installed releases with an issue's cl
 together.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ characters escaped. Progress, errors and all output of libraries go to standard 
 `diagnostics` can be imported; in a cell it cannot, and the matrix masks them.
 """
 
-from __future__ import annotations
-
 import sys
 
 # The version is checked before imports that fail on an older Python with another message.

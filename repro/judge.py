@@ -6,8 +6,6 @@ code). `compare_with_record` sets whether the outcome is the recorded one. `fail
 line of a file, and `below_site_packages` the file's path in its wheel.
 """
 
-from __future__ import annotations
-
 import ast
 import linecache
 import re

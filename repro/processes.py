@@ -5,8 +5,6 @@ with a time limit, returns its result, and ends the processes that the function 
 Descendants are found in /proc, so on Linux.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import faulthandler

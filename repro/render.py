@@ -4,8 +4,6 @@
 `without_secrets` masks secrets if `diagnostics` can be imported; in a cell it returns the text unchanged.
 """
 
-from __future__ import annotations
-
 import platform
 import sys
 from collections import Counter

@@ -9,8 +9,6 @@ The worker sends an import problem or "" first, and then, if all imports worked,
 of the worker becomes the outcome `error` or `timeout` of the attempts that are left.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

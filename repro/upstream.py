@@ -5,8 +5,6 @@ packages are not imported, except the parents of a dotted module name. The funct
 repro cannot run here, or None.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Open pages in headless Chromium; check requests, console messages, accessibility (by axe) and Tab navigation."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from contextlib import contextmanager

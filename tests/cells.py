@@ -6,8 +6,6 @@ of grpo_core, repro, evaluation/repro and the catalog's entries. They use vLLM's
 PYTHON* variables of the caller.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

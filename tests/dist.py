@@ -5,8 +5,6 @@ For a release, the tag must be the version, and the changelog must have a dated 
 `dist/` is not changed.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import os

@@ -4,8 +4,6 @@ They are tables of the published matrix results, a table of refuted advice (list
 colocate loop.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Run programs and HTTP servers, wait for a condition, find out whether a process runs, and choose a free port."""
 
-from __future__ import annotations
-
 import contextlib
 import http.server
 import socket

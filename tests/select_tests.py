@@ -5,8 +5,6 @@ usage: python -m tests.select_tests FILE...
 so this module parses the sources and imports only the standard library.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import itertools

@@ -4,8 +4,6 @@
 float32, so that log-probs can be compared to the trainer's.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -3,8 +3,6 @@
 The GPU benchmark also runs TRL.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 

@@ -4,8 +4,6 @@ grpo_core and repro run in cells of the matrix. `lint-imports` checks imports be
 check these.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from pathlib import Path

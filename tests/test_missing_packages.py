@@ -3,8 +3,6 @@
 The commands run with some imports blocked, as if these packages were not installed.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 

@@ -4,8 +4,6 @@ It imports only the standard library. `nox -s tests -- FILE` runs the tests that
 `nox -s quick -- FILE` runs the nearest of them (`direct_only`) that need no PyTorch.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests import select_tests

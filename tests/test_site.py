@@ -3,8 +3,6 @@
 It escapes texts of the catalog, and refuses an output folder that it did not make.
 """
 
-from __future__ import annotations
-
 import re
 import runpy
 from unittest import mock

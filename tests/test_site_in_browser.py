@@ -3,8 +3,6 @@
 Its pages are accessible on phones and desktops; navigation and search work by keyboard.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

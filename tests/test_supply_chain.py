@@ -3,8 +3,6 @@
 Locked tools are pinned, suppressed security rules have a reason, and SECURITY.md names existing files.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -5,8 +5,6 @@ the environment and the working folder. `uvx --from WHEEL` runs the wheel, too. 
 released. uv installs the dependencies of the wheel from the package index.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

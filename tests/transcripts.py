@@ -4,8 +4,6 @@ In expected output, a line `…` matches any lines up to the first one that matc
 all that remain. `…` at the end of a line matches the rest of the line.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Make pure wheels in memory that real installers accept: sources, metadata and a RECORD with checksums."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

@@ -5,8 +5,6 @@ The end token's id is outside the model's vocabulary, so the model cannot sample
 reward.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

@@ -7,8 +7,6 @@ standard output have the step's sampled tokens and CPU time. The benchmark ends 
 done. If training ends or fails earlier, the program prints the error (or None) and exits with code 1.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

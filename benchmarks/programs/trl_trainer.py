@@ -6,8 +6,6 @@ reports on standard output have the step's CPU time and its sampled tokens, comp
 The benchmark ends the program before its 10,000 steps are done.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -5,8 +5,6 @@ threads) since the last call, the digest of the weights, and the CPU time of the
 PyTorch thread, and ends when its standard input is closed. The benchmark pins it to a core.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -6,8 +6,6 @@ prints nothing about a package that was not in the index before. If a package co
 second, compared with the newest releases that other packages had on the second day. It reads only the index.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date, datetime

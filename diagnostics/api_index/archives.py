@@ -5,8 +5,6 @@ archive over fixed limits is refused, and a large member is not read. `list_rele
 `open_release` the wheel or sdist of one as an `Archive`.
 """
 
-from __future__ import annotations
-
 import email
 import gzip
 import hashlib

@@ -6,8 +6,6 @@ extracted once. An interrupted build continues where it stopped. `build` does th
 downloads the releases, and `pack` extracts and writes.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

@@ -3,8 +3,6 @@
 `find_callers` returns them. `recorded_uses` yields the recorded uses whose key contains a text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 

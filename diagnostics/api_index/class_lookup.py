@@ -5,8 +5,6 @@
 packages that define a class of the same name; for a method call, one with that method.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace

@@ -4,8 +4,6 @@
 (under an unknown condition), else missing. `Lookup` checks one use, and `condition_holds` one condition of a use.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace

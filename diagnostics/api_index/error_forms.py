@@ -6,8 +6,6 @@ is not about an option, its value or a folder, `uses_in` yields the names (modul
 package of a command.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping

@@ -31,8 +31,6 @@ An attribute has the class `LLMEngine` if it is set to `LLMEngine(…)`, with th
 `self.make` for a call of this method.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterable, Iterator

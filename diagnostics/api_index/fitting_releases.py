@@ -5,8 +5,6 @@ Releases between the ends of the range are not all checked, and the search stops
 release of the package to change either is ignored, unless it is the caller.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 

@@ -5,8 +5,6 @@ take their defaults, and components, which are used only with some options. `sta
 `is_in_all_companions` returns whether the oldest and the newest fitting release of a guard's package have it.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator, Mapping

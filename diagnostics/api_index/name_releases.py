@@ -4,8 +4,6 @@
 them in sentences. `describe_spans` describes releases in words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta

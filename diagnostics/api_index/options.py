@@ -7,8 +7,6 @@ rejects a value. `guards_of` returns the guards of a module (`raise` and `assert
 entries for calls, set attributes and registered names.
 """
 
-from __future__ import annotations
-
 import ast
 import itertools
 import re

@@ -6,8 +6,6 @@ of the index, launchers, files that only pass calls on, folders of generated cod
 renamed modules of transformers.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

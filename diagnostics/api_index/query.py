@@ -6,8 +6,6 @@ release. `releases_with` lists the releases that satisfy a use. Other functions 
 uses and APIs.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace

@@ -7,8 +7,6 @@ in one way, and says whether the rule then holds or breaks. No range includes a 
 releases breaks, and `matching_cases` all that apply to it.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import tomllib
 from collections.abc import Iterator

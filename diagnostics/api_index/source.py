@@ -5,8 +5,6 @@ a pass over the tree takes time proportional to the file's size. `expression_tex
 return texts of nodes; `statements_in` yields nested statements.
 """
 
-from __future__ import annotations
-
 import ast
 import itertools
 import re

@@ -6,8 +6,6 @@ from the oldest release, and spans of them are texts such as `0-1 3-`. `load` re
 and `write_package` writes one.
 """
 
-from __future__ import annotations
-
 import heapq
 import json
 import lzma

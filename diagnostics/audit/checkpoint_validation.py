@@ -10,8 +10,6 @@ line; a check, build or load that takes too long, a CpuLimitError.
 `checkpoint_tokenizer` loads.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -6,8 +6,6 @@ With --server and --against, positional paths are further --against folders, so 
 they are further files to watch.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

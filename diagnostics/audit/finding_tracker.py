@@ -5,8 +5,6 @@ as the caller requires), and withdraws it when three in a row do not. `finish` r
 imports this module in the trainer's process, so it may only import packages that are installed there.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

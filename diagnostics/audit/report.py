@@ -4,8 +4,6 @@ All formats escape control characters and mask secrets; those other than the ter
 `write_audit` prints the audit and returns its exit code, which `exit_code` computes.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

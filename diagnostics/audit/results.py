@@ -6,8 +6,6 @@ and marks reward faults as probable consequences of the first. `make_document` r
 in the trainer's process, so it may only import packages that are installed there.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache

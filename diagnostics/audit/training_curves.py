@@ -8,8 +8,6 @@ option to change in the run's framework, if it is known. Other checks of the aud
 `Curves.causes`, too.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence

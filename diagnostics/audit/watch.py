@@ -6,8 +6,6 @@ when no file has changed for `--idle` seconds, and returns the audit. It looks e
 `--idle`.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -7,8 +7,6 @@ the file is written if its folder is writable. A bad entry is refused with file,
 looks up one code.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import tomllib

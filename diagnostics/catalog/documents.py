@@ -3,8 +3,6 @@
 `issue_document` and `check_document` return the document of one entry, `catalog_document` that of all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

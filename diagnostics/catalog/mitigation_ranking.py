@@ -7,8 +7,6 @@ installed releases, is not recommended. It is reported with the command that rep
 `recommended_fix` returns the ranked fix. `finding` and `finding_of_issue` build findings, `issue_summary` a summary.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ For an issue, the document that `explain --format json` prints has the attribute
 layout is described in docs/catalog.md. A field with `name=...` has that key in the TOML file and in the JSON document.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal

@@ -6,8 +6,6 @@ checked by `signatures.check`. Tables that are rearranged first (configs, edits,
 TypeError or AttributeError if they have another type; `catalog.load_file` names the file.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar

@@ -5,8 +5,6 @@ characters; synonyms are replaced. `CatalogSearch.search` answers a user's descr
 a failed log.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import tomllib

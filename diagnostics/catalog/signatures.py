@@ -5,8 +5,6 @@ match many patterns at once. `check` raises an error if an entry's patterns are 
 as declared; `ambiguous_samples` lists samples that the signature of another entry matches, too.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import re

@@ -6,8 +6,6 @@ process waits for it. `read_process_file` reads a file of /proc/PID, and `call_i
 process. Standard library only, because this module is also sent to remote hosts and runs there.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import os

@@ -6,8 +6,6 @@ nvidia packages, cusparselt, vLLM and `*.libs`. No library is loaded. `collect` 
 and `read_elf` one file.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import struct

@@ -6,8 +6,6 @@ as NCCL is shown if it is plain and has no secret. A proxy is reduced to host an
 names like TOKEN or _KEY, and other values that are not empty: a variable of Ray contains the whole job description.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path

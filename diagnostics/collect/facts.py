@@ -4,8 +4,6 @@
 a node's facts, NCCL releases and cached models; `remote` and `ray_nodes` send this module to the node and run it there.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -4,8 +4,6 @@
 makers are not read. `collect` returns a `Gpus`; `parse_report` parses the output of `nvidia-smi`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import subprocess

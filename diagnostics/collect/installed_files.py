@@ -4,8 +4,6 @@ Only `.py` and `.so` files in site-packages with a recorded size are compared, w
 MAX_DAMAGED damaged files are listed. The result also has the package's top-level modules.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

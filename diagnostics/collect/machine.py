@@ -4,8 +4,6 @@ It also finds Ray clusters, the kind of container, and accelerate's default conf
 `Machine`. Standard library only, because this module is also sent to remote hosts and runs there.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -5,8 +5,6 @@ Standard library only, because these functions also run on remote hosts, which m
 becomes a word of a command.
 """
 
-from __future__ import annotations
-
 import re
 
 # As in the packaging specifications (names; PEP 440).

@@ -7,8 +7,6 @@ an ImportError. If a file cannot be read, the result has a `problem` and no miss
 imported.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import sys

@@ -4,8 +4,6 @@
 hosts and runs there.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass

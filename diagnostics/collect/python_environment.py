@@ -5,8 +5,6 @@ these need, it also compares the installed files with the package's list. `modul
 modules. Nothing of the environment is imported or run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

@@ -4,8 +4,6 @@ A child process of the Python that has Ray joins the cluster, starts the tasks a
 `query_ray` returns a member for each node. `check_address` refuses an address at which nothing listens.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ Ray is neither imported nor started. The layout is that of ray/_private/node.py 
 2.60. `collect` returns the traces, and `ray_folder` the folder of Ray's sessions.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

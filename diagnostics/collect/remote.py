@@ -5,8 +5,6 @@ program unpacks them to a temporary folder, calls the function, prints its resul
 folder. `read_hosts` reads the list of hosts, `query_hosts` runs a program on them in parallel, each with a time limit.
 """
 
-from __future__ import annotations
-
 import base64
 import functools
 import io

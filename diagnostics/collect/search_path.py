@@ -16,8 +16,6 @@ Other functions find the working folder, the Python release, and interpreters th
 packages.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import re

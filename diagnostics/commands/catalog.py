@@ -5,8 +5,6 @@ With `--check` it looks for errors in the known issues' entries: patterns, sampl
 prints the number of entries, or with `--format json` the list.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 The text is triaged like a log. If no signature matches, the catalog's entries are searched for similar words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

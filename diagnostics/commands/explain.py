@@ -4,8 +4,6 @@ A match is listed with its title and the first line of its fix; JSON has the ent
 a text that no code fits, raise CatalogError (exit code 2).
 """
 
-from __future__ import annotations
-
 import re
 
 import click

@@ -6,8 +6,6 @@ as JSON data (`document`). uv reads the package index over the network and insta
 `installed_pairs` compares the pairs of its installed releases.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

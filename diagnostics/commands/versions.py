@@ -5,8 +5,6 @@ Without arguments it shows the recorded runs of vLLM and TRL (compatibility tabl
 the work.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -7,8 +7,6 @@ collects the facts over ssh, a command or Ray, runs the static checks here on th
 machines; --fix-plan, --facts-json and other tiers are then refused.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

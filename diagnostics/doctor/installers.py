@@ -4,8 +4,6 @@ The commands install and remove packages, record the installed packages, and res
 `Installer` of an environment; `install` and `uninstall` return its commands.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterable

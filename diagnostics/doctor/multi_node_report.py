@@ -4,8 +4,6 @@
 of each node that answered. `shareable_report` replaces the names of the nodes by their ranks or numbers.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace

@@ -5,8 +5,6 @@
 node_values.toml.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator

@@ -8,8 +8,6 @@ not be a word of a command, becomes the node's `problem`. Packages with an inval
 dropped.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace

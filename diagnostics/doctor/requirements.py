@@ -5,8 +5,6 @@
 releases that fail together.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@
 not apply is `skipped`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from diagnostics.catalog.model import Issue

@@ -6,8 +6,6 @@ environment contains neither a trainer nor vLLM, `check_trainer_installed` sugge
 interpreter is run.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ Each one has a TOML file in this folder, with its packages and modules, and mark
 Standard library only, because `diagnostics.collect` imports it on remote hosts, where the files are JSON.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Collection

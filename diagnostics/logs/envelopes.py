@@ -9,8 +9,6 @@ than 256,000 characters is not parsed as JSON. `unwrap` returns the log lines in
 those inside a raw line.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -3,8 +3,6 @@
 `metric_rows` reads the beginning and the end of a log, `parse_metrics` one line. A printed 0.00 is a `RoundedZero`.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import re

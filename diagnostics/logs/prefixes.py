@@ -3,8 +3,6 @@
 `parse_line` returns a `Line`, whose properties say whether it is an error, harmless, a printed sample or source code.
 """
 
-from __future__ import annotations
-
 import html
 import re
 import tomllib

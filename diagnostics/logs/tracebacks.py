@@ -4,8 +4,6 @@
 `exception_of` returns the class of a message that was printed without it; `short_path` shortens a path.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import tomllib

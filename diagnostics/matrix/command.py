@@ -10,8 +10,6 @@ The functions `*_command` are the workflows; each calls its steps in order. Exit
 - 2 for wrong usage and file errors.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import json

@@ -5,8 +5,6 @@ home. `interpreter` can fetch a Python with uv. `without_local_paths` replaces l
 passwords in addresses.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -6,8 +6,6 @@ so an environment that a kill or a full disk left half-built is not used. A fail
 states whether the cell or something else is to blame.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ docstrings of Python files do not change it. A stored answer is valid as long as
 Expectations, time limits of layers and local paths are not part of it.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import hashlib

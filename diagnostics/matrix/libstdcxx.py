@@ -6,8 +6,6 @@ named libstdc++.so.6, which defines the symbol and loads the machine's libstdc++
 a C compiler.
 """
 
-from __future__ import annotations
-
 import ctypes.util
 import re
 import shutil

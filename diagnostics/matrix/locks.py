@@ -4,8 +4,6 @@ A cell has up to two locks: one of its declared environment, and (`runnable`) on
 builds for a machine without a GPU. `refresh_locks` resolves them with uv. The digests ignore comments and hashes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Print the progress of a matrix run on standard error: results and notes, each in a line with the elapsed time."""
 
-from __future__ import annotations
-
 import sys
 import time
 

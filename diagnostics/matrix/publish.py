@@ -5,8 +5,6 @@ store has no final answer to it, or its cell is not updated, the published answe
 or layer is gone are dropped and listed. `cell_verdict` computes the verdict of a cell from those of its layers.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field

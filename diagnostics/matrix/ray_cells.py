@@ -5,8 +5,6 @@ task keeps its cell's environment and logs in a folder of its node, and returns 
 its own store. A task that fails leaves its cell open. An interrupt cancels the unfinished tasks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

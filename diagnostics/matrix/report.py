@@ -4,8 +4,6 @@
 symbol, word and style of each verdict.
 """
 
-from __future__ import annotations
-
 import datetime
 import io
 import shutil

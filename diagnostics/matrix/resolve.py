@@ -6,8 +6,6 @@ network or the disk from requirements without a solution. `read_pylock` reads th
 `lock_text` writes them as a requirements file with hashes.
 """
 
-from __future__ import annotations
-
 import datetime
 import re
 import tempfile

@@ -5,8 +5,6 @@ compares the newest final answer with the outcome that `matrix.toml` expects now
 whose signature matches a failed answer.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from collections import Counter

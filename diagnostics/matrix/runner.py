@@ -5,8 +5,6 @@ left running are ended first. Environments of other cells are removed if the dis
 unexpected error in a layer's own code gives an infrastructure fault, and an interrupted layer has no answer.
 """
 
-from __future__ import annotations
-
 import datetime
 import os
 import time

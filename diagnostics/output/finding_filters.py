@@ -5,8 +5,6 @@ the outcome `ignored`. `parse_codes` parses the codes of an option and refuses t
 `fingerprint` identifies a finding in baselines and in SARIF.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

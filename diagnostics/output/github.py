@@ -3,8 +3,6 @@
 Texts are redacted and escaped. A command names the first file that the finding's evidence names.
 """
 
-from __future__ import annotations
-
 from diagnostics.findings import Finding, Report, Severity
 from diagnostics.fixes import fix_text, one_line
 from diagnostics.output.locations import file_locations

@@ -4,8 +4,6 @@ Templates are in `diagnostics/output/templates/*.html.j2`. They extend `page.htm
 forbids scripts and external resources.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

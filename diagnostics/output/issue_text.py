@@ -4,8 +4,6 @@
 `claim_text` and `edits_of` are also used for Markdown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import shorten
 from typing import Any

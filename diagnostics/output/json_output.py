@@ -3,8 +3,6 @@
 `dump` formats a document, `render` and `render_lines` a report.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

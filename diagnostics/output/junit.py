@@ -6,8 +6,6 @@ if its check was skipped, lost all its findings to filters, or has no finding an
 Texts are redacted, and characters that XML cannot contain are replaced.
 """
 
-from __future__ import annotations
-
 import re
 from xml.etree import ElementTree as ET
 

@@ -1,7 +1,5 @@
 """List the files and lines that a finding's evidence names, for output formats with a field for a location."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

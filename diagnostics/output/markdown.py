@@ -6,8 +6,6 @@ markup, mention or link. `{{ text | prose }}`, for our own texts, is not redacte
 `{{ text | code_block }}` is a redacted fenced block.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import cache

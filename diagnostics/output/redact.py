@@ -12,8 +12,6 @@ The module runs on remote hosts, so it supports Python 3.10 and imports only the
 `diagnostics.frameworks`.
 """
 
-from __future__ import annotations
-
 import functools
 import html
 import ipaddress

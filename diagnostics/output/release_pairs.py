@@ -5,8 +5,6 @@ that ran (`best_pair`). Without --all it prints SELECTED_PAIRS, as the README's 
 state `fails` is "does not work together".
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ How a command uses this module:
         return write_report(check(files), output)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps

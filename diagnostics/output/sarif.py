@@ -4,8 +4,6 @@ Findings are results with a rule, level, locations and fingerprint. What was not
 invocation. Texts and locations are redacted.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 from urllib.parse import quote

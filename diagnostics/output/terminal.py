@@ -5,8 +5,6 @@
 use the smaller functions here, such as `print_text` and `print_finding`.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import Counter

@@ -5,8 +5,6 @@ report; some commands use them for other documents and messages. `change_texts` 
 nested data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from functools import cache, lru_cache

@@ -3,8 +3,6 @@
 `run_program` parses a program's command line; `print_report` prints its report and ends its process.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

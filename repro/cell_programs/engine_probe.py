@@ -7,8 +7,6 @@ lists the settings. Exit codes: 0 the log-probs agree within `rollout.sync_toler
 failed or ignored the update; 2 wrong usage.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Sequence

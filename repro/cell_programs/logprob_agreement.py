@@ -8,8 +8,6 @@ completions. With prefix caching, the default of vLLM V1, those of the long prom
 the first. The exit code is 1 if a difference exceeds 1e-4 or the engine fails, else 0.
 """
 
-from __future__ import annotations
-
 import math
 import traceback
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ it ends or is not ready within 300 s, the report has the first error in this out
 exit code is 1. The server's processes are in this program's process group, so killing the group ends them.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import functools

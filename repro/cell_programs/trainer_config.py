@@ -7,8 +7,6 @@
 `train`. The outcome is `ok` if the parser accepts the first configuration and refuses the second.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import importlib

@@ -8,8 +8,6 @@ The report of an exception has its message and the last frame of its traceback i
 losses and a weight that moved make the outcome `ok`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os

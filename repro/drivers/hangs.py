@@ -8,8 +8,6 @@ session; the runner ends its processes after the attempt.
 The module also has parts that several programs use: ranks with gloo, a Ray cluster, a server that never answers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -3,8 +3,6 @@
 `try_import` imports, `describe_import` describes.
 """
 
-from __future__ import annotations
-
 import importlib
 import time
 import traceback

@@ -4,8 +4,6 @@
 that runs the model, from /proc.
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

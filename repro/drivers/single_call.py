@@ -5,8 +5,6 @@ issue and raises. `repro.judge` compares the exception with the one that the rep
 detect a silent failure, and return its description.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Register a stub Llama with vLLM, for configurations and schedulers that never run the model."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 from pathlib import Path

@@ -4,8 +4,6 @@
 `describe_unmoved_weights` train; the functions `reward_*` are rewards.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from typing import Any

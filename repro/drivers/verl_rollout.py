@@ -6,8 +6,6 @@ reports are plain data. The driver's report has the observations of the engine p
 received.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

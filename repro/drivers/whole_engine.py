@@ -5,8 +5,6 @@ log-prob of a sampled token from the weights and the temperature that it assumes
 `compare_samples` samples and compares. `push_weights` updates the engine. `repro` registers failures of this engine.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

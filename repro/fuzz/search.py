@@ -6,8 +6,6 @@ same stories in the same order. `search_isolated` runs a search in a forked proc
 not contain Hypothesis; it must be in PYTHONPATH.
 """
 
-from __future__ import annotations
-
 import importlib
 import logging
 import random

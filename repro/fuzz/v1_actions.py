@@ -3,8 +3,6 @@
 `V1Actions.steps` lists the calls with the condition under which each is valid and the ranges of its arguments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 

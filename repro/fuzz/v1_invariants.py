@@ -5,8 +5,6 @@ what the engine delivered. `check` raises BrokenInvariantError for the first mes
 rules of their own, for one step and for an engine that has ended its work.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any

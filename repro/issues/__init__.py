@@ -3,8 +3,6 @@
 Importing these modules imports no upstream package.
 """
 
-from __future__ import annotations
-
 import pkgutil
 from importlib import import_module
 

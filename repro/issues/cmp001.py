@@ -9,8 +9,6 @@ vLLM detects no platform on a machine without a GPU, so the failure needs no sim
 mitigation `detect_platform`, metadata name vLLM's CPU build.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -5,8 +5,6 @@ The errors are about memory (MEM004, MEM005, MEM006), a weight update (SYN013), 
 (RAY011), and no cluster (RAY013).
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from functools import partial

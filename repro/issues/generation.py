@@ -4,8 +4,6 @@ CFG119, NUM020, NUM025, NUM026 and TOK013 raise errors. NUM044, TOK018, TOK019 a
 return a description of the wrong result, or None if the result is right.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from repro.drivers import single_call, tiny_trl

@@ -6,8 +6,6 @@ HNG015: a rank is missing at the rendezvous. Each decorated function is a trigge
 its argument the name of a mitigation to apply, or "".
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import queue

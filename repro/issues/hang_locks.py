@@ -5,8 +5,6 @@ task that waits for its own pool. Each decorated function is a trigger; its name
 the name of a mitigation to apply, or "".
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

@@ -6,8 +6,6 @@ the trigger's name. Its argument is the mitigation to apply: `limit` (wait for 2
 after 2 s), `close_ends`, `read_first` or `one_direction`; "" for none.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

@@ -4,8 +4,6 @@ HNG009: a server blocks its own event loop. HNG010: a server never answers a req
 trigger; its name is the trigger's name, and its argument the name of a mitigation to apply, or "".
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable

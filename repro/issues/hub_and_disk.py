@@ -4,8 +4,6 @@ Files: CMP027 (unknown model type), ENV003 (full disk), ENV010 (truncated weight
 a failing HTTP server on this machine (ENV005, ENV026).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

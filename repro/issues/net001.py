@@ -5,8 +5,6 @@ From FastAPI 0.137 on, `include_router` leaves an object without a path among th
 500 then, also at `/health`, and so it never counts as ready.
 """
 
-from __future__ import annotations
-
 from importlib import import_module, metadata
 from typing import Any
 

@@ -8,8 +8,6 @@ gradient of the optimizer steps with that of one step on the same completions, a
 the losses `dr_grpo` and `grpo`, and equal settings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

@@ -25,8 +25,6 @@ dependencies; vLLM's CUDA extension, which needs CUDA, is not used:
 PyTorch is the CPU build there. An attempt takes half a minute of CPU time, mostly for imports of verl and vLLM.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import replace

@@ -6,8 +6,6 @@ the caller swallows it, as verl's reward does, the reward is 0 again. The repro 
 Python's error through. The mitigations compute in the main thread, in another process, or without time limits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial

@@ -5,8 +5,6 @@ does not apply (NUM002), defaults in the model's folder (NUM003), another base o
 temperature or a presence penalty that the trainer does not apply (NUM049).
 """
 
-from __future__ import annotations
-
 from repro.drivers import whole_engine
 from repro.drivers.whole_engine import PROCESSED
 from repro.registry import Tally, Trigger

@@ -8,8 +8,6 @@ the same engine before it was applied. The forward pass is simulated. The caller
 instead of threads and coroutines.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Sequence

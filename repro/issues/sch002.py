@@ -15,8 +15,6 @@ There are two causes:
 The forward pass is simulated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

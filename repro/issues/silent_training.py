@@ -5,8 +5,6 @@ and REW004 (no weight moves), NUM041 (groups), NUM042 (tool tokens), NUM045 (ref
 updates bfloat16 weights with PyTorch alone. Each function returns a description of the failure, or None.
 """
 
-from __future__ import annotations
-
 import random
 import tempfile
 from functools import partial

@@ -5,8 +5,6 @@ V1 scheduler (docs/search.md). This repro runs the whole unmodified engine, with
 The failure is silent: the first log-probs of a completion are those of the old weights, the rest those of the new.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import os

@@ -11,8 +11,6 @@ Two things differ from a GPU:
   `reload_weights` with an iterator.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 from collections.abc import Sequence

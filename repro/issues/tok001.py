@@ -5,8 +5,6 @@ samples from all rows. Each trigger shows one consequence: trainers train on the
 again loses them, and older engines refuse them in a prompt.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Groups: CFG109 (port in use), NET011 (missing rank), NET014 (late rank), NET021 
 CPU build: ENV014. Memory: MEM010.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import tempfile

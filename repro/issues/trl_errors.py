@@ -4,8 +4,6 @@ Options: CFG101, CFG110, CFG111, CFG113. Data: CFG116. Rewards: CFG022, REW002. 
 SYN014. An older `compute_loss`: CMP025.
 """
 
-from __future__ import annotations
-
 import tempfile
 from functools import partial
 from typing import Any

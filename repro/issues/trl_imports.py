@@ -4,8 +4,6 @@ Both failures may exist in one environment; then the first failure hides the oth
 they are inapplicable here.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import partial

@@ -4,8 +4,6 @@ SYN001: a prefix cache computed with old weights. SYN024: an update that was not
 out. SYN026: an adapter that is applied twice.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from functools import partial

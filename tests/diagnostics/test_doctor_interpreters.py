@@ -3,8 +3,6 @@
 A dangling link counts as a missing interpreter. A missing base Python, the `home` in pyvenv.cfg, is a warning.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from diagnostics import compat_table

@@ -4,8 +4,6 @@ Below the probe tier the examined interpreter runs only for `--ray`, and collect
 working directory.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import sys

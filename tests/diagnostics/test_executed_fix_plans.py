@@ -3,8 +3,6 @@
 The packages are local wheels with one module each. `python -m evaluation.doctor.real_plans` uses real packages.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

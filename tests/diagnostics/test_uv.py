@@ -3,8 +3,6 @@
 The module needs the standard library only.
 """
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -4,8 +4,6 @@ The table marks what passed, failed and does not work together. `matrix` without
 that never ran does not fit if vLLM lacks a name that GRPO needs.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 

@@ -5,8 +5,6 @@ code, one line of stderr, and a summary of stdout. The command runs as `python -
 `inputs/` and the fake environments below. Paths, dates, durations and growing counts are replaced by placeholders.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -6,8 +6,6 @@ Optional keys: `stdin` (an input file), `needs` (packages), `first` (number of r
 findings are no difference).
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -5,8 +5,6 @@ cover exit codes 0 to 3 and the formats. `python -m tests.golden.record` records
 lists.
 """
 
-from __future__ import annotations
-
 import copy
 import importlib.util
 

@@ -5,8 +5,6 @@ skipped where PyTorch sees no GPU. The module also finds interpreters of cells a
 tensors.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Gradients are deterministic, samples do not depend on the batch, chunks limit th
 attention has finite gradients.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """On a machine with a GPU, doctor checks it and reports what nvidia-smi does; hang and audit find injected faults."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

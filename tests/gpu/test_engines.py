@@ -8,8 +8,6 @@ The CPU tests run in the cells that `nox -s tests-cells` builds. A test whose ce
 says how to build the cell.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

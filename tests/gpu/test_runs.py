@@ -3,8 +3,6 @@
 A resumed run equals a whole one, and recorded steps replay bit for bit.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

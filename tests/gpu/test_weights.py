@@ -3,8 +3,6 @@
 Sending weights from a device is tested in test_weight_transport.py.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

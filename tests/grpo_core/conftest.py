@@ -1,7 +1,5 @@
 """Fixtures and helpers of the trainer tests: a tiny model, settings, short runs, servers, child processes, float64."""
 
-from __future__ import annotations
-
 import json
 from contextlib import contextmanager
 from pathlib import Path

@@ -5,8 +5,6 @@ sends itself SIGKILL at a random call of Python or C code inside the training lo
 writes files. The comparison is printed as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

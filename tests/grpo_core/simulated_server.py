@@ -1,7 +1,5 @@
 """Run SIMULATED HTTP servers: real sockets on loopback, with responses that a test writes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

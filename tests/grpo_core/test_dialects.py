@@ -4,8 +4,6 @@ A dialect is one loss of another trainer. Gradients equal finite differences; CI
 value, has a test of its own. Clamped log-ratios and KLs are tested, too.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from types import SimpleNamespace

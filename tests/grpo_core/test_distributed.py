@@ -1,7 +1,5 @@
 """Training on two ranks gives the policy of one rank up to rounding, in the three modes and after a resume."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -5,8 +5,6 @@ engine is bit-identical when repeated, samples by inverse CDF, samples no id wit
 without weights. What every engine must do is in `conformance/suite.py`.
 """
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 from dataclasses import replace

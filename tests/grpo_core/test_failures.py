@@ -3,8 +3,6 @@
 An unexpected error is raised.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -3,8 +3,6 @@
 The fault table and the check of error messages have tests, too.
 """
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,7 +1,5 @@
 """The HTTP client retries safe calls, ends slow ones, and refuses invalid responses and other kinds of server."""
 
-from __future__ import annotations
-
 import time
 from types import SimpleNamespace
 

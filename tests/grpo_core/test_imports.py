@@ -3,8 +3,6 @@
 The client is also imported without other heavy parts of grpo_core.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.cells import ROOT

@@ -4,8 +4,6 @@ The task is the shipped one with words of a single letter, which takes three sec
 `evaluation/trainer/learning.py` runs the whole task, and compares the curves.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor

@@ -4,8 +4,6 @@ The ratio of equal policies is 1. For random steps and dialects, order, padding 
 gradient by rounding only. test_dialects.py compares whole losses and gradients with each project's formula.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from itertools import chain

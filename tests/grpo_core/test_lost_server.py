@@ -1,7 +1,5 @@
 """A run whose separately started server dies ends with a named error, and can be resumed."""
 
-from __future__ import annotations
-
 import pytest
 
 from grpo_core import run

@@ -3,8 +3,6 @@
 Wrong usage and bugs exit with 2. Control characters in errors are escaped.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

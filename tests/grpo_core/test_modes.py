@@ -3,8 +3,6 @@
 Trainer and engine agree on log-probs, and evaluation changes nothing.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from grpo_core.learn.group_pool import StalenessError, staleness

@@ -4,8 +4,6 @@ The reference policy and temporary parameters leave it as it was; gradient check
 adapter layers are refused.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from pathlib import Path

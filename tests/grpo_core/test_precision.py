@@ -3,8 +3,6 @@
 All rollout modes train the same parameters. The engine's dtype may differ from the trainer's.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

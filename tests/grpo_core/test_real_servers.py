@@ -4,8 +4,6 @@ It passes the conformance suite, and a run trains with it. It detects refused re
 The servers run in the environment of the matrix cell CELL.
 """
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 from http.client import HTTPConnection

@@ -3,8 +3,6 @@
 A resume with settings that change numbers is refused. A damaged checkpoint is skipped.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

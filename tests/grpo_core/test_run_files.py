@@ -3,8 +3,6 @@
 `JsonLines` does not write through a link. Progress is printed. The metrics of a short run are documented.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

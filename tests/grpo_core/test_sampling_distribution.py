@@ -3,8 +3,6 @@
 An engine that can't truncate is refused.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Its client detects another client's weights and a stopped server; a run can use an external server.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -3,8 +3,6 @@
 It closes idle and slow connections, serves one call per connection, and keeps validation errors short.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -3,8 +3,6 @@
 When the server stops, its calls get status 503.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The server's token is random or from the environment, and not in a run's files; wrong token options are refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -3,8 +3,6 @@
 test_real_servers.py tests the updates by files.
 """
 
-from __future__ import annotations
-
 import copy
 import sys
 from contextlib import closing

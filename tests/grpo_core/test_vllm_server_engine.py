@@ -3,8 +3,6 @@
 It also detects lost weights and a server that cannot be used. The server is simulated.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from contextlib import closing

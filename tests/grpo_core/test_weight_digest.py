@@ -1,7 +1,5 @@
 """The sampled digest of weights detects and misses what docs/sync.md states, on any device and in any layout."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

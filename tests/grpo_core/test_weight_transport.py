@@ -3,8 +3,6 @@
 Shared memory that no sender made is refused.
 """
 
-from __future__ import annotations
-
 import fcntl
 import gc
 import os

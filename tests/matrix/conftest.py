@@ -3,8 +3,6 @@
 The fixture `kit` is this module.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import http.server

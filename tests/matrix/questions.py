@@ -3,8 +3,6 @@
 A question is a layer to run for a cell. `load_questions` makes questions, and `answer_event` an event.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from diagnostics.matrix.cells import Matrix, load_matrix

@@ -1,7 +1,5 @@
 """A matrix file is checked, with one-line messages; profiles, patterns and names select its cells and layers."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnostics.matrix.cells import load_matrix

@@ -4,8 +4,6 @@ A cell inherits no tokens and no home folder. Each layer comes after the layers 
 reads the API index.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 from dataclasses import replace

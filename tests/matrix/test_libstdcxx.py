@@ -1,7 +1,5 @@
 """The stand-in for a libstdc++ that is too old is compiled and loaded, and provides one symbol version."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ A pair that has wheels only for a newer glibc is resolved for that glibc. The co
 machine.
 """
 
-from __future__ import annotations
-
 import datetime
 import re
 from pathlib import Path

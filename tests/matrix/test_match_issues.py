@@ -3,8 +3,6 @@
 A failure of many lines is searched in seconds.
 """
 
-from __future__ import annotations
-
 import time
 
 from diagnostics import catalog

@@ -4,8 +4,6 @@ Verdicts without a final answer stay. Verdicts whose cell or layer no longer exi
 exits with 3 if a layer has neither a published nor a final answer. User names in paths and secrets are redacted.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

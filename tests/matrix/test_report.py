@@ -3,8 +3,6 @@
 The table has verdicts, reasons and totals; the page links verdicts to their evidence.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from diagnostics.matrix import report

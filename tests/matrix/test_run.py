@@ -3,8 +3,6 @@
 The tests check verdicts and exit codes, which layers a second run repeats, infrastructure faults, and interrupts.
 """
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess

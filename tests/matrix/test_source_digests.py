@@ -3,8 +3,6 @@
 They decide whether a stored result is still valid. Each layer names the modules that its digest covers.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from diagnostics.matrix import ray_cells

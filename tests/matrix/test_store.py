@@ -3,8 +3,6 @@
 Links, pipes, and a store of another user are refused.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from contextlib import suppress

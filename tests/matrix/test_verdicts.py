@@ -1,7 +1,5 @@
 """A layer's verdict follows from its outcome and its expectation, and a run's exit code from its verdicts."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnostics.matrix.verdicts import (

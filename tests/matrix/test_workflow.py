@@ -3,8 +3,6 @@
 The three are `matrix`, `release` and `gpu`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

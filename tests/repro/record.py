@@ -5,8 +5,6 @@ of the same codes in the same environment. ENVIRONMENT is a command that builds 
 error, a timeout, or another outcome than the catalog's ends the program. Inapplicable attempts are left out.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import sys

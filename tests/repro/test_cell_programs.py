@@ -4,8 +4,6 @@ They remove temporary files. A mode that TRL lacks has its reason. The variable 
 engine fits the release.
 """
 
-from __future__ import annotations
-
 import doctest
 import json
 import math

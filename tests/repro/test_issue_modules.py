@@ -1,7 +1,5 @@
 """Test repros without upstream packages: counts, failed imports, affected releases, RAY001's causes, log-probs."""
 
-from __future__ import annotations
-
 import math
 from importlib import metadata
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """An interrupted run of RAY001, whose workers are Ray actors, leaves neither a process nor a file."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -6,8 +6,6 @@ with repro/math.txt, named by the release of math-verify; GRPO_DOCTOR_TRL_1_9_2 
 `uv pip install --no-deps --target FOLDER trl==1.9.2`.
 """
 
-from __future__ import annotations
-
 from fnmatch import fnmatchcase
 
 import pytest

@@ -6,8 +6,6 @@ repeats one of these requests at the end: if its answer differs, the server chan
 judges after that, when the rounding error is known. P14 scores the same ids six times (`check_replicas`).
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -10,8 +10,6 @@ model a few ids can rule out another checkpoint. Faults are:
 - unknown weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -6,8 +6,6 @@ NotAvailableError in one line; a refused file or class raises AuditError. All to
 failure that ended it, the next call starts another one.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -4,8 +4,6 @@ Answers are JSON or text, at most 64 MiB, not compressed. The URL's password, el
 token. Proxies of the environment are not used.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -6,8 +6,6 @@ again. If it does not explain the difference, the tensors of the two groups whos
 difference are examined one by one, except for a large model.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence

@@ -5,8 +5,6 @@ them. The budget reserves tokens for sampling, prefix cache and replicas. The re
 each up to a limit. The second runs if the first is not clean and does not name another checkpoint.
 """
 
-from __future__ import annotations
-
 import random
 
 from diagnostics.audit.live.checkpoint_tokenizer import Tokenizer

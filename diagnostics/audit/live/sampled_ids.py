@@ -8,8 +8,6 @@ either they are raw, or the engine samples at 1. `replace_refuted_results` decid
 or the sampled ids.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

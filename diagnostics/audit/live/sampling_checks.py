@@ -8,8 +8,6 @@ meaningless is masked. A clean result is undecided if the log-probs may be raw (
 because these do not show the parameters. `check_ends` checks how completions end, `check_vocabulary` checks their ids.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -6,8 +6,6 @@ tokens, and continue on all tokens for the best parameters only, so that the aud
 time.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ and transformers, and stays within the token limit. It refuses a server that is 
 version changes meanwhile.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@
 costs no tokens. `read_trainer_settings` reads the file of `--trainer-config`: sampling parameters, lengths, prompts.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ rounding causes) and the alarm (fault threshold); `compare_in_best_dtype` also f
 locates the engine on the line between two checkpoints.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any

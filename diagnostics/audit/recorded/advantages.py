@@ -7,8 +7,6 @@ The weights of several reward functions are not recorded: equal weights are assu
 of undecided. At most about 4096 samples are used.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -9,8 +9,6 @@ trained, small ones change and large ones do not, with a sharp edge. Weights tra
 have no such edge: among weights twice as large, half as many change.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ fault has this step, an example and likely causes. At most 8192 evenly spaced sa
 needs 64, and not only empty texts.
 """
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence

@@ -7,8 +7,6 @@ canonical name. `metric_row` converts the metrics of one step; `newest_states` c
 files.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ for each. Faults are: the function raises, a second call or one in a worker thre
 2 % of the recorded rewards differ. Fewer differences, or a single one, are undecided.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect

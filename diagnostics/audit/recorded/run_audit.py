@@ -7,8 +7,6 @@ limited. `report_unread` lists what could not be read; the audit is then not cle
 metrics, for `--watch`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time

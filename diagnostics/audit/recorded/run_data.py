@@ -5,8 +5,6 @@ The readers share size limits (`ReadBudget`), the list of unread inputs (`Unread
 (`read_json_lines`), and conversions of untrusted values, which return None or an empty value for a wrong type.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ header, shapes, offsets, the size of each tensor whose dtype is known, and the s
 converts F64, F32, I64, I32, U8 and BOOL, and no other dtype.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 import struct

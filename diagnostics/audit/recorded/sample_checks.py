@@ -8,8 +8,6 @@ Without enough samples a check is skipped. Faults are:
 - equal rewards within more than 80 % of the groups, if fewer than 80 % of these have the highest reward.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby

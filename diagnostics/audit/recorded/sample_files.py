@@ -8,8 +8,6 @@ The formats were read in the sources of TRL 1.16.0 (GRPOTrainer.log), ms-swift 4
 0.10.0.dev (RayPPOTrainer._log_rollout_data). Their texts lack special tokens. Only grpo_core records ids and log-probs.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import importlib.util

@@ -3,8 +3,6 @@
 An overflow raises no exception: a sum, mean or deviation is then infinite, and the results of `fit_line` may be NaN.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from math import inf, sqrt

@@ -6,8 +6,6 @@ a truncated distribution (top-p, …), its log-probs are not below the trainer's
 an audit of the live server.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

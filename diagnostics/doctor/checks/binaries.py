@@ -6,8 +6,6 @@ read of vLLM, flash-attn and xformers only; wheel tags and Python ranges of the 
 (`collect/python_environment.py`). No library is loaded.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator

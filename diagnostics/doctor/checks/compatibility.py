@@ -4,8 +4,6 @@ A pair without a verdict in the table is looked up in the API index: declared ra
 TRL uses. `_better_pairs` suggests the nearest pairs that ran and passed, and fit the requirements of other packages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

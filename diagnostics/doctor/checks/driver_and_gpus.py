@@ -4,8 +4,6 @@ The facts come from `nvidia-smi`, /proc and /dev. `cuda_of` finds the CUDA relea
 for.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ They are proxies, Ray's address, network devices, variables of vLLM, PyTorch's a
 (`switches.toml`), a launcher's variables, and PYTHONPATH, PYTHONHOME and LD_PRELOAD.
 """
 
-from __future__ import annotations
-
 import difflib
 import tomllib
 from collections.abc import Iterator

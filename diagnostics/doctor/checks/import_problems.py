@@ -4,8 +4,6 @@ The facts are those of the search path, which `diagnostics.collect` computed. Wh
 reported as not checked.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from diagnostics.collect.module_lookup import Shadow

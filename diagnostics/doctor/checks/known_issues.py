@@ -4,8 +4,6 @@ An issue is left out if the claims by which it affects these releases have the e
 An installed release that cannot be read is reported as not checked.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from diagnostics.catalog import model

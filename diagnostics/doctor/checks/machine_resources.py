@@ -4,8 +4,6 @@ Two further checks report a Hugging Face hub that is switched off without a cach
 that cannot be read or does not fit the machine.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

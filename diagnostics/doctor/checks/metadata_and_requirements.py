@@ -3,8 +3,6 @@
 The requirements include a trainer's range of vLLM.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

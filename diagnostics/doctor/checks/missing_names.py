@@ -4,8 +4,6 @@ The names are those of the releases in the API index; installed source is not re
 register are reported, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations

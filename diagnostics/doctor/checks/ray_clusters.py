@@ -3,8 +3,6 @@
 The facts are traces in Ray's temporary folder and running processes; Ray is not started.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from diagnostics.collect.python_environment import Environment, Package

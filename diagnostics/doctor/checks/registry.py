@@ -3,8 +3,6 @@
 `@check` adds a function to one of CHECKS. `CheckInput` is its argument, and `finding` builds a finding from a code.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar

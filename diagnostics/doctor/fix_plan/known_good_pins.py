@@ -4,8 +4,6 @@ A set also pins the transformers of its run. `choose_sets` returns two lists: up
 and add no warning about a known issue, and the sets that violate a requirement.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import islice

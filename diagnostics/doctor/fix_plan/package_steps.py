@@ -4,8 +4,6 @@
 install besides a chosen set of versions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from textwrap import shorten
 

@@ -3,8 +3,6 @@
 Markdown is rendered by the template `plan.md.j2`.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

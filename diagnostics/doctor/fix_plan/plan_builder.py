@@ -5,8 +5,6 @@ findings have steps of their own (`setting_steps`), as far as a fix is known. If
 them. The last step checks again. Requirements that exclude each other are reported as a conflict. Nothing is run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -4,8 +4,6 @@
 the packages that they require are in `mitigation_constraints`, and `package_steps` installs them.
 """
 
-from __future__ import annotations
-
 from textwrap import shorten
 
 from diagnostics import fixes

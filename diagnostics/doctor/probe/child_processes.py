@@ -6,8 +6,6 @@ value. Processes that outlive the child are found by this value in /proc and kil
 environment lacks the variable, or cannot be read in time, may remain.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

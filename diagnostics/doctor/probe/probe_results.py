@@ -5,8 +5,6 @@ the child's output. `platform_findings` and `parity_findings` check what success
 log-probs.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

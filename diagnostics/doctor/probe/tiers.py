@@ -6,8 +6,6 @@ transformers, and sums a tensor over two processes with Gloo and NCCL. Tests who
 skipped.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Sequence

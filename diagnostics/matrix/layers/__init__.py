@@ -1,7 +1,5 @@
 """List all layers, in the order in which they run for a cell; each module of this package defines some of them."""
 
-from __future__ import annotations
-
 from diagnostics.matrix.layers import conformance, contract, doctor, environment, programs, repros, resolve
 from diagnostics.matrix.layers.layer import Layer
 

@@ -5,8 +5,6 @@ environment is built if necessary. If there is no document, as after a timeout o
 other functions make inputs of layers and parts of answers.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -5,8 +5,6 @@ crash gives FAIL, a run over its time limit TIMEOUT. Other faults of pytest, or 
 faults.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping

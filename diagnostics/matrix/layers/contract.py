@@ -6,8 +6,6 @@ For another trainer, a name that fails at import fails the layer, and missing na
 NOT_CHECKED, because it is not known which functions a run calls. Without an index entry, the answer is NOT_RUN.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from diagnostics.api_index import query

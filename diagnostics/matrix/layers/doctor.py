@@ -4,8 +4,6 @@ Findings do not fail the layer, but a crashed check of doctor does. Without a re
 infrastructure fault. The page shows the findings next to the results of the cell's other layers.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

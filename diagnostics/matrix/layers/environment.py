@@ -4,8 +4,6 @@
 `rollout` those of the trainer's rollout worker. An import that does not end in time gives TIMEOUT.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Define `Layer`, which is one check that runs for a cell, and `EarlyAnswer`, the exception that ends a layer early."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@
 `programs.toml` defines all but `config` and `loss`.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping

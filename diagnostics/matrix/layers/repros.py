@@ -5,8 +5,6 @@ upstream files or a failed repro give an infrastructure fault. An attempt that d
 applies to the release, the outcome is NOT_RUN. REPRO_MODULES is read from the source of `repro/issues`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial

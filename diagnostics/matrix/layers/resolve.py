@@ -4,8 +4,6 @@ It uses packages up to the cell's date cut, and compares the solution with the c
 reported, and do not fail the layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from diagnostics.matrix import locks

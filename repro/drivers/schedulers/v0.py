@@ -15,8 +15,6 @@ engine, the device may raise an exception (`throw`), or a coroutine may be cance
 order of calls. `count_answers` makes the tally of an attempt.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections import deque
 from collections.abc import Generator, Sequence

@@ -10,8 +10,6 @@ A step consists of two calls, `schedule` and `update`. As in vLLM, an abort is p
 possible only while the engine does not wait for a result. The caller of this module has to respect that.
 """
 
-from __future__ import annotations
-
 import functools
 import tempfile
 from collections import deque

@@ -4,8 +4,6 @@
 `ServerFaults` selects the faults. test_audit_real_vllm.py audits the real server.
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.server
 import json

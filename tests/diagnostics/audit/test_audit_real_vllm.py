@@ -4,8 +4,6 @@ If the server has another checkpoint or sampling parameter than expected, the au
 The tests are marked `vllm` and `slow`: they start vLLM in a cell.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from diagnostics.audit.live.server_audit import audit_server

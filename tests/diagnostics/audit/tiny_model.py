@@ -3,8 +3,6 @@
 The model's next-token distributions are peaked, like those of real models.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A fault changes what the real fault would change; for example, other rewards als
 `FILES` has a name, the family that the audit must report, and a function of the run's folder and a seed.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -4,8 +4,6 @@
 here. Only grpo_core's format has tokens. Further helpers change token streams of samples.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

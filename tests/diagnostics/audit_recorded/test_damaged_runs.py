@@ -4,8 +4,6 @@ Readers keep their limits of bytes, memory and time. A secret at a text's limit 
 numbers are infinite instead of an error.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import itertools

@@ -4,8 +4,6 @@ The healthy run is clean in each format. Advantages of no known formula are unde
 a refusal.
 """
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 The tests are marked `vllm` and `slow`: they run in cells with the current and an older TRL release.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

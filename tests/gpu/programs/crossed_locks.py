@@ -1,7 +1,5 @@
 """Deadlock two threads that take two locks in opposite order while using a device: `crossed_locks.py cpu|cuda`."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

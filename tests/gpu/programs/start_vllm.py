@@ -11,8 +11,6 @@ Keys, all optional:
 - `sleep`: let the engine sleep and wake once
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -5,8 +5,6 @@ outside of the cell. The report also says whether the start changed torch's rand
 conformance suite checks what every engine must do.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Provide engines with one deliberate bug each; the conformance suite must fail on every one of them."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable
 from dataclasses import replace

@@ -6,8 +6,6 @@ changes both.
 """
 
 # ruff: noqa: N806 - shapes in names
-from __future__ import annotations
-
 import json
 import random
 from bisect import bisect_right

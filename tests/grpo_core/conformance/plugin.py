@@ -3,8 +3,6 @@
 Usage: `python -m pytest -p tests.grpo_core.conformance.plugin tests/grpo_core/conformance/suite.py --engine vllm`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@ engine lacks is skipped with the engine's reason. A separate test checks that an
 temperature that it lacks.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import re

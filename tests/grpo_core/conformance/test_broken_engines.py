@@ -1,7 +1,5 @@
 """The conformance suite detects each deliberately broken engine of `broken.py`."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Engines that need no vLLM pass the conformance suite; `plugin.py` runs it on other engines."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -15,8 +15,6 @@ server did not sample it for this prompt from the recorded weights. The exit cod
 has no result.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing

@@ -4,8 +4,6 @@
 `Switch` kills the server in the middle of a call, or suspends the engine so that its queue fills.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

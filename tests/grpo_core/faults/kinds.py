@@ -4,8 +4,6 @@ A fault gets the call (`link`), the bench (server, proxy and switch) and a seede
 case is the same fault each time.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import random

@@ -5,8 +5,6 @@ fix. Each trained completion must be one that a server sampled for its prompt fr
 equal the reference run bit for bit.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from pathlib import Path

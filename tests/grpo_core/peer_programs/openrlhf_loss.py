@@ -4,8 +4,6 @@ The modules of its wheel are loaded unchanged, without the `__init__` of its pac
 import deepspeed and the launcher of Ray actors, which are replaced by empty modules because nothing here uses them.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import itertools

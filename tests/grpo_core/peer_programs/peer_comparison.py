@@ -4,8 +4,6 @@ Each peer program compares grpo_core with another trainer (a peer) in an environ
 each case the largest difference of loss and gradient, or of advantages. The programs use float64, TRL's float32 too.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from importlib.metadata import version

@@ -4,8 +4,6 @@ The loss is ms-swift's unchanged `GRPOTrainer._compute_loss_and_metrics`. The tr
 its forward pass is replaced by prepared log-probs.
 """
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 

@@ -5,8 +5,6 @@ and the attributes that the two releases read. TRL computes its advantages and c
 `_generate_and_score_completions`; these statements are taken from the method's source and executed unchanged.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import itertools

@@ -4,8 +4,6 @@ verl's workers call `ppo_loss` for each micro-batch. It finds the policy loss by
 the totals of the whole batch. verl's code is unchanged.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 

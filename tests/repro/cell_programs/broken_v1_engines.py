@@ -5,8 +5,6 @@ JSON document with the findings for each broken engine. The assertions are in te
 which runs outside of the cell.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
