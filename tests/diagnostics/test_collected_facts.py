@@ -149,20 +149,7 @@ def test_ray_session_address_and_release_are_read(tmp_path):
     assert ray_traces.collect({"RAY_TMPDIR": str(tmp_path / "none")}) == ()
 
 
-@pytest.mark.parametrize(
-    ("files", "quota", "limit_gb"),
-    [
-        ({"cpu.max": "400000 100000\n", "memory.max": "16000000000", "memory.current": "3000000000",
-          "memory.stat": "anon 1\ninactive_file 1000000000\n"}, 4.0, (16.0, 2.0)),
-        ({"cpu.max": "max 100000\n", "memory.max": "max"}, None, (None, None)),
-        ({"cpu/cpu.cfs_quota_us": "150000", "cpu/cpu.cfs_period_us": "100000",
-          "memory/memory.limit_in_bytes": "8000000000", "memory/memory.usage_in_bytes": "1000000000"}, 1.5, (8.0, 1.0)),
-        ({"memory/memory.limit_in_bytes": "9223372036854771712"}, None, (None, None)),
-        ({"memory.max": "9000000000", "memory.current": "8000000000",
-          "memory/memory.limit_in_bytes": "8000000000", "memory/memory.usage_in_bytes": "100000000"}, None, (9.0, 8.0)),
-        ({}, None, (None, None)),
-    ],
-)  # fmt: skip
+@each_case(CASES["cgroups"])
 def test_cgroup_cpu_and_memory_limits_are_read(tmp_path, monkeypatch, files, quota, limit_gb):
     """Limits of both cgroup versions are read, and reclaimable file cache does not count as used memory."""
     for name, text in files.items():
@@ -170,4 +157,4 @@ def test_cgroup_cpu_and_memory_limits_are_read(tmp_path, monkeypatch, files, quo
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(processors_and_memory, "_CGROUPS", tmp_path)
     assert processors_and_memory._cpu_quota() == quota
-    assert processors_and_memory._memory_limit() == limit_gb
+    assert processors_and_memory._memory_limit() == tuple(limit_gb)

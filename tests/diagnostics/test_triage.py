@@ -375,33 +375,12 @@ def test_long_line_is_shown_whole_or_with_the_number_of_missing_characters(
 
 
 SECRETS_BELOW_LABELS = [
-    "- name: HF_TOKEN\n  value: hunter2abcdef1",
-    '"password":\n   "hunter2abcdef1"',
-    'curl -H "Authorization:\n   Basic hunter2abcdef1"',
-    "export HF_TOKEN=\\\nhunter2abcdef1",
-    "vllm serve m --api-key \\\n  hunter2abcdef1",
-    "vllm serve m --api-key \\\nhunter2abcdef1 torch.OutOfMemoryError: CUDA out of memory\nINFO stopped",
-    "export HF_TOKEN=\\\nhunter2abcdef1 RuntimeError: not known\nINFO stopped",
-    "export HF_TOKEN=\\\nhunter2abcdef1 ValueError: not known",
-    "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA1234567890\nhunter2abcdef1",
-    '\n{"level":"error","msg":"connect failed","db_password":"hunter2abcdef1"}',
-    '\n{"level":"error","msg":"failed","request":{"headers":{"X-Api-Key":"hunter2 Error: a"}}}',
-    '\n{"level":"error","args":["--db-password","hunter2 Error: a"],"user":"hunter2 Error: b"}',
-    '\n{"level":"error","msg":"cannot log in with password:\\nhunter2abcdef1 was rejected"}',
-    # A label in what is cut off as a prefix, and names that a prefix, the start of a line or a cut word shows.
-    "\ndb-password2: hunter2Kes7 RuntimeError: a",
-    "\nERROR:db_password: hunter2Kes7 RuntimeError: a",
-    '\n{"level": "error", "message": "db-password2: hunter2Kes7"}',
-    "\n2026-01-31T10:00:00.123456+01:00 kestrel7 kernel: NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.",
-    "\n-rw-r--r-- 1 kestrel7 kestrel7 1234 Jan 31 10:00 model.bin",
-    "\nkestrel7:x:1000:1000::/opt/a:/bin/bash",
+    *LINES["secrets_below_labels"],
+    # A secret, name or path where a long line, a message or a function's name is cut.
     f"{'launch --master_addr kestrel7 ' * 200}{'y' * 20} RuntimeError: a",
     f"passwords={['hunter2 abcdef'] * 260}{' x' * 2000} RuntimeError: CUDA error: a",
     f"{'a ' * 2000}Cookie: {'a=hunter2abcdef1; ' * 260}{' x' * 2000} RuntimeError: CUDA error: a",
     f"secrets={['hunter2abcdefgh'] * 1500} RuntimeError: CUDA error: a",
-    '\n{"level":"error","msg":"boom","key":"hunter2dE5gH7jK9mN1pQ4 was refused","cookies":{"a":"hunter2K is bad"}}',
-    '\n{"level":"error","env":[{"name":"DB_PASSWORD","value":"hunter2K refused"}]}',
-    '\n{"level":"error","args":["redis-cli","-a","hunter2K x"],"node":"hunter2kestrel is down"}',
     # A label in another field, a removed prefix, sequence or class, or overwritten text, and what is made of the line.
     '\n{"event": "bad api key", "exc": "Traceback (most recent call last):\\n  File \\"/a.py\\", line 3, in f\\n'
     """FileNotFoundError: No such file: 'hunter2Kes7'"}""",
@@ -425,7 +404,6 @@ SECRETS_BELOW_LABELS = [
         ]
     ),
     "\n2025-11-01 10:00:00 - hf_token - ERROR - ImportError: vllm>=0.9 is required but found vllm==0.8, hunter2Kes7",
-    # A token, password, path or label where a long line, a message or a function's name is cut.
     f'Traceback (most recent call last):\n  File "a.py", line 3, in {"f" * 180} ghp_{"hunter2" * 6}\nValueError: boom',
     f"DB_PASSWORD={'hunter2' * 6}{' x' * 2032} RuntimeError: boom{' y' * 3000}",
     f"DB_PASSWORD= {'hunter2' * 6}{' x' * 2022} RuntimeError: boom{' y' * 3000}",

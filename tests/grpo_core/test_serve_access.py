@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from grpo_core.rollout.server.access import UVICORN_OPTIONS, AccessControl, HttpConnection, Limits
 from grpo_core.rollout.server.app import GenerateBody, create_app
 from grpo_core.rollout.server.process import end_child
+from tests.case_files import read_cases
 from tests.grpo_core.conftest import own_server
 from tests.grpo_core.test_serve import JSON, call
 
@@ -153,33 +154,8 @@ POST, GET = b"POST /a HTTP/1.1\r\n" + HOST, b"GET /a HTTP/1.1\r\n" + HOST
 INNER = b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
 NONE = b"0\r\n\r\n" + INNER
-REFUSED = {
-    "two lengths": POST + b"Content-Length: 0\r\nContent-Length: %d\r\n\r\n" % len(INNER) + INNER,
-    "a length with a plus sign": POST + b"Content-Length: +2\r\n\r\nab",
-    "negative length": POST + b"Content-Length: -2\r\n\r\nab",
-    "a hexadecimal length": POST + b"Content-Length: 0x2\r\n\r\nab",
-    "a length with an underscore": POST + b"Content-Length: 1_0\r\n\r\n0123456789",
-    "chunks and a length": POST + CHUNKED + b"Content-Length: 4\r\n\r\n" + NONE,
-    "chunks behind a tab": POST + b"Transfer-Encoding:\tchunked\r\nContent-Length: 5\r\n\r\n" + NONE,
-    "chunks before a blank": POST + b"Transfer-Encoding : chunked\r\nContent-Length: 5\r\n\r\n" + NONE,
-    "chunks of an unknown coding": POST + b"Transfer-Encoding: xchunked\r\nContent-Length: 5\r\n\r\n" + NONE,
-    "chunks with an extension": POST + CHUNKED + b"\r\n1;a=b\nX\r\na\r\n" + NONE,
-    "chunks in a GET": GET + CHUNKED + b"Content-Length: 0\r\n\r\n" + NONE,
-    "chunks in a DELETE": b"DELETE /a HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n5\r\nhello\r\n" + NONE,
-    "chunks in 1.0": b"POST /a HTTP/1.0\r\n" + HOST + CHUNKED + b"Connection: keep-alive\r\n\r\n" + NONE,
-    "a tunnel": b"CONNECT evil.example:443 HTTP/1.1\r\n" + HOST + b"\r\n",
-    "OPTIONS *": b"OPTIONS * HTTP/1.1\r\n" + HOST + b"\r\n", "two hosts": GET + b"Host: evil.example\r\n\r\n",
-    "a host on two lines": b"GET /a HTTP/1.1\r\nHost: localhost\r\n evil.example\r\n\r\n",
-    "a continued request line": b"GET /a HTTP/1.1\r\n Host: evil.example\r\nHost: localhost\r\n\r\n",
-    "no host": b"GET /a HTTP/1.1\r\n\r\n", "an empty host": b"GET /a HTTP/1.1\r\nHost:\r\n\r\n",
-    "no host in 1.0": b"GET /a HTTP/1.0\r\n\r\n",
-    "an origin behind a line feed": b"GET /a HTTP/1.1\r\nHost: localhost\nOrigin: http://evil.example\r\n\r\n",
-    "an origin behind a return": b"GET /a HTTP/1.1\r\nHost: localhost\rOrigin: http://evil.example\r\n\r\n",
-    "an origin before a blank": GET + b"Origin : http://evil.example\r\n\r\n",
-    "a NUL in a name": GET + b"Ori\0gin: x\r\n\r\n",
-    "a NUL in a host": b"GET /a HTTP/1.1\r\nHost: localhost\0evil\r\n\r\n", "no version": b"GET /a\r\n\r\n",
-    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-}  # fmt: skip
+REQUESTS = read_cases(__file__, "refused_requests.yaml")["requests"]
+REFUSED = {name: text.encode().replace(b"{inner}", INNER) for name, text in REQUESTS.items()}
 
 
 @contextmanager
