@@ -84,18 +84,18 @@ def ray_trigger(code: str, simulated: str, *needs: str) -> Decorator:
     return trigger(code, DRIVER, needs=(*needs, "ray"), simulated=f"{simulated} in a real Ray cluster")
 
 
-def repro(code: str, *, needs: tuple[str, ...] = (), simulated: tuple[str, ...] = ()) -> None:
+def repro(code: str, simulated: str, *, needs: tuple[str, ...] = ()) -> None:
     """Register the repro of a hang, after its programs were registered by `trigger`.
 
     Args:
         code: Code of the known issue.
+        simulated: The simulated part.
         needs: Required distributions; their modules have the same names, with underscores for dashes.
-        simulated: Simulated parts.
     """
     registry.repro(
         code,
         distributions=needs,
-        simulated=simulated,
+        simulated=(simulated,),
         triggers=[
             Trigger(
                 name,

@@ -109,11 +109,7 @@ def _one_rank_diverges(
     hangs.wait_for_end(hangs.fork_ranks(range(hangs.RANKS), run))
 
 
-hangs.repro(
-    "HNG001",
-    needs=("torch",),
-    simulated=("the trainer: forked ranks call the collectives that its step calls",),
-)
+hangs.repro("HNG001", "the trainer: forked ranks call the collectives that its step calls", needs=("torch",))
 
 
 THIS_MODULE = "repro.issues.hang_collectives"  # the engine's worker imports it by name
@@ -217,8 +213,8 @@ def _delay_all_reduce(wait: Callable[[float | None], object], mitigation: str) -
 
 hangs.repro(
     "HNG002",
+    "the trainer and its services: forked ranks, and a server whose handler never answers",
     needs=("torch",),
-    simulated=("the trainer and its services: forked ranks, and a server whose handler never answers",),
 )
 
 
@@ -255,8 +251,8 @@ def update_beside_step(mitigation: str) -> None:
 
 hangs.repro(
     "HNG003",
+    "the trainer: forked ranks; which thread begins first is set, not left to chance",
     needs=("torch",),
-    simulated=("the trainer: forked ranks; which thread begins first is set, not left to chance",),
 )
 
 
@@ -303,8 +299,8 @@ def _prompt_on_terminal(prompt: Callable[[], object], mitigation: str) -> None:
 
 hangs.repro(
     "HNG008",
+    "the trainer: forked ranks; the terminal is a pseudo-terminal that nobody reads",
     needs=("torch",),
-    simulated=("the trainer: forked ranks; the terminal is a pseudo-terminal that nobody reads",),
 )
 
 
@@ -380,7 +376,7 @@ def constructor_raised(mitigation: str) -> None:
         ray.get([worker.meet.remote() for worker in workers])
 
 
-hangs.repro("HNG015", simulated=("the launcher: forked ranks",))
+hangs.repro("HNG015", "the launcher: forked ranks")
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def _take_lock() -> None:
         os._exit(0)
 
 
-hangs.repro("HNG006", simulated=("trainer, publisher and worker: threads and processes with set timing",))
+hangs.repro("HNG006", "trainer, publisher and worker: threads and processes with set timing")
 
 
 LOCKER = "the process that wants the lock"
@@ -151,7 +151,7 @@ def _new_folder() -> str:
     return tempfile.mkdtemp(prefix="grpo-doctor-")
 
 
-hangs.repro("HNG007", simulated=("what the holder does under its lock: it is stopped, or killed",))
+hangs.repro("HNG007", "what the holder does under its lock: it is stopped, or killed")
 
 
 REWARD = "the reward"
@@ -205,7 +205,7 @@ def _compute_reward(reward: Callable[[], object], mitigation: str, *, small: boo
             thread.join()
 
 
-hangs.repro("HNG011", simulated=("the trainer's reward loop: a thread makes the calls",))
+hangs.repro("HNG011", "the trainer's reward loop: a thread makes the calls")
 
 
 @hangs.trigger("HNG014", REWARD)
@@ -218,7 +218,7 @@ def inner_task(mitigation: str) -> None:
     os._exit(0)
 
 
-hangs.repro("HNG014", simulated=("the trainer: a thread pool and a small reward",))
+hangs.repro("HNG014", "the trainer: a thread pool and a small reward")
 
 
 if __name__ == "__main__":

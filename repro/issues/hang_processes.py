@@ -85,7 +85,7 @@ def engine_stopped(mitigation: str) -> None:
         served_engine.request_completion(port, folder)
 
 
-hangs.repro("HNG004", needs=("torch",), simulated=("the trainer: small processes; one stops itself",))
+hangs.repro("HNG004", "the trainer: small processes; one stops itself", needs=("torch",))
 
 
 @hangs.trigger("HNG005")
@@ -145,7 +145,7 @@ def store_key_of_killed(mitigation: str) -> None:
     hangs.wait_for_end([*children[:blocking], *children[blocking + 1 :], children[blocking]])
 
 
-hangs.repro("HNG005", simulated=("trainer and worker: small processes; the blocking one kills itself",))
+hangs.repro("HNG005", "trainer and worker: small processes; the blocking one kills itself")
 
 
 PARENT = "the parent"
@@ -179,7 +179,7 @@ def join_before_get(mitigation: str) -> None:
         worker.join()
 
 
-hangs.repro("HNG012", simulated=("the trainer and its child process: two small programs",))
+hangs.repro("HNG012", "the trainer and its child process: two small programs")
 
 
 SERVER = "the server"
@@ -233,7 +233,7 @@ def actors(mitigation: str) -> None:
         ray.get([trainer.meet.remote(collector), collector.meet.remote(trainer)])
 
 
-hangs.repro("HNG013", simulated=("trainer and server: two small processes, and pipes for their connection",))
+hangs.repro("HNG013", "trainer and server: two small processes, and pipes for their connection")
 
 
 ENGINE = "the engine core"
@@ -315,7 +315,7 @@ def group_pending(mitigation: str) -> None:
         ray.get(group.ready(), timeout=hangs.wait_limit(mitigation))
 
 
-hangs.repro("HNG016", simulated=("the trainer and its workers: small processes and threads",))
+hangs.repro("HNG016", "the trainer and its workers: small processes and threads")
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def get_in_actor(mitigation: str) -> None:
         ray.get(engine.update.remote(judge))
 
 
-hangs.repro("HNG009", simulated=("trainer and server: a client and two routes, under FastAPI and uvicorn",))
+hangs.repro("HNG009", "trainer and server: a client and two routes, under FastAPI and uvicorn")
 
 
 TRL_CLIENT = "trl.generation.vllm_client"
@@ -140,7 +140,7 @@ def _start_paused_engine() -> tuple[str, int]:
     return folder, port
 
 
-hangs.repro("HNG010", simulated=("trainer and server: a client and a route, under FastAPI and uvicorn",))
+hangs.repro("HNG010", "trainer and server: a client and a route, under FastAPI and uvicorn")
 
 
 if __name__ == "__main__":

@@ -17,10 +17,7 @@ def _sample_at_temperature(mitigation: str | None) -> Tally:
     return whole_engine.compare_samples(llm, policy, value, temperature=value)
 
 
-whole_engine.repro(
-    "NUM001",
-    triggers=[Trigger("temperature", _sample_at_temperature, silent=True)],
-)
+whole_engine.repro("NUM001", triggers=[Trigger("temperature", _sample_at_temperature, silent=True)])
 
 
 def _sample_nucleus(mitigation: str | None) -> Tally:
@@ -40,10 +37,7 @@ def _sample_nucleus(mitigation: str | None) -> Tally:
     return whole_engine.count_agreeing(pairs)
 
 
-whole_engine.repro(
-    "NUM002",
-    triggers=[Trigger("nucleus", _sample_nucleus, silent=True)],
-)
+whole_engine.repro("NUM002", triggers=[Trigger("nucleus", _sample_nucleus, silent=True)])
 
 
 def _use_folder_defaults(mitigation: str | None) -> Tally:
@@ -56,10 +50,7 @@ def _use_folder_defaults(mitigation: str | None) -> Tally:
     return whole_engine.compare_samples(llm, policy, repetition_penalty=penalty)
 
 
-whole_engine.repro(
-    "NUM003",
-    triggers=[Trigger("defaults", _use_folder_defaults, silent=True)],
-)
+whole_engine.repro("NUM003", triggers=[Trigger("defaults", _use_folder_defaults, silent=True)])
 
 
 def _use_other_rotary_base(mitigation: str | None) -> Tally:
