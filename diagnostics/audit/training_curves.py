@@ -22,18 +22,7 @@ import msgspec
 from diagnostics import catalog
 from diagnostics.audit.recorded import stats
 from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries
-from diagnostics.audit.results import (
-    CLEAN,
-    SKIPPED,
-    Note,
-    Result,
-    clean,
-    code_of,
-    fault,
-    note,
-    skipped,
-    undecided,
-)
+from diagnostics.audit.results import Note, Result, clean, code_of, fault, is_open, note, skipped, undecided
 from diagnostics.catalog.model import LikelyCause
 from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS
 from diagnostics.logs.metrics import FUNCTION_METRIC, MAX_STEPS_PER_S, canonical_name, is_zero
@@ -209,7 +198,7 @@ def check_metrics(series: Sequence[MetricSeries]) -> list[Result]:
             if result:
                 faults.setdefault(result.family, result)
     results = list(faults.values())
-    topics = {result.topic for result in results if result.outcome not in {CLEAN, SKIPPED}}
+    topics = {result.topic for result in results if result.is_fault or is_open(result)}
     if "metrics" not in topics:
         results.append(clean("metrics", count=sum(len(entry.rows) for entry in series)))
     if "curves" not in topics and longest < MIN_STEPS:

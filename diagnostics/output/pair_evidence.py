@@ -3,15 +3,10 @@
 `pair_text` returns one line, `evidence_lines` yields all lines, and `mark_of` returns the mark in a table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from diagnostics.api_index.query import Compatibility
 from diagnostics.fixes import join_some
-
-if TYPE_CHECKING:
-    from diagnostics.api_index.query import Compatibility
 
 AT_IMPORT, WHEN_CALLED = "at import", "when called"
 _MAX_NAMES = 2
