@@ -296,25 +296,7 @@ def test_environment_without_indexed_releases_is_refused(index, tmp_path):
     assert "name no packages" in str(run_versions("vllm", "--python", python)[2])
 
 
-@pytest.mark.parametrize(
-    ("script", "resolves", "text"),
-    [
-        ("echo a==1; echo b==2", True, "2 packages, Python 3."),
-        ("echo 'error: No solution found: Because a' >&2; exit 1", False, "No solution found: Because a"),
-        (
-            "echo 'No solution found: all versions of a have no usable wheels' >&2; exit 1",
-            None,
-            "a has no wheels;",
-        ),
-        ("echo 'error: Failed to fetch' >&2; exit 2", None, "Failed to fetch"),
-        (
-            f"echo 'error: http://a.corp/?private_token=glpat-{'a1' * 10}' >&2; exit 2",
-            None,
-            "private_token=<secret>",
-        ),
-        ("sleep 30", None, "no answer of the index within"),
-    ],
-)
+@each_case(QUESTIONS["resolutions"])
 def test_install_command_is_resolved_from_wheels(tmp_path, monkeypatch, script, resolves, text):
     """uv resolves for this Python from wheels only; other errors, without secrets, and no answer leave it unknown."""
     program = tmp_path / "uv"

@@ -16,6 +16,7 @@ from diagnostics.doctor import run_checks
 from diagnostics.doctor.checks.registry import REGISTERED
 from diagnostics.findings import Severity
 from diagnostics.fixes import commands_of, fix_text
+from tests.case_files import each_case, read_cases
 from tests.diagnostics.fake_environments import cell, load_catalog
 from tests.processes import run_python
 
@@ -23,6 +24,7 @@ CELL = cell("0.12.0", "0.23.1", "fail", contract=("expected_fail", "static"))
 CELL["layers"]["contract"]["summary"] = "GuidedDecodingParams is gone"
 GOOD = cell("0.31.0", "1.16.0", engine=("pass", "executed", {"vllm": "vllm", "trl": "trl"}))
 TABLE = Compat(cells=(CELL, GOOD), generated="2026-11-21")
+PAIRS = read_cases(__file__, "pairs_without_a_run.yaml")
 
 
 def examine(maker, *, compat=TABLE):
@@ -127,32 +129,14 @@ def test_pair_without_a_passed_contract_is_not_suggested(environment, contract):
     assert "vllm-0.31.0+trl-1.16.0" not in fix_text(finding.remedy)
 
 
-@pytest.mark.parametrize(
-    ("vllm", "trl", "code", "severity", "message"),
-    [
-        ("0.12.0", "0.27.2", "CMP901", Severity.INFO, "no missing names"),
-        (
-            "0.11.0",
-            "0.19.1",
-            "CMP901",
-            Severity.INFO,
-            "missing when called: vllm.sampling_params.GuidedDecodingParams(backend=)",
-        ),
-        ("0.13.0", "0.27.2", "CMP905", Severity.WARNING, "outside the declared range: vllm<0.13.0,>=0.10.2"),
-        ("0.9.2", "0.23.1", "CMP905", Severity.WARNING, "outside the declared range: vllm>=0.10.0"),
-        ("0.12.0", "0.14.0", "CMP905", Severity.ERROR, "missing when called: vllm.LLM(device=)"),
-        ("0.25.1", "1.13.0", "CMP905", Severity.ERROR, "/reset_prefix_cache(JSON)"),
-        ("99.0", "0.23.1", "CMP901", Severity.INFO, "is unknown"),
-        ("0.12.0", "0.0.1", "CMP901", Severity.INFO, "is unknown"),
-    ],
-)
+@each_case(PAIRS)
 def test_pair_that_never_ran_has_a_finding(environment, vllm, trl, code, severity, message):
     """A pair without a run has a finding, from comparing its source or because it is unknown.
 
     The names that TRL 0.19.1 uses and vLLM 0.11.0 lacks are used only with an option.
     """
     finding = pair_finding(environment, vllm, trl)
-    assert (finding.code, finding.severity) == (code, severity)
+    assert (finding.code, finding.severity.word) == (code, severity)
     assert message in finding.detail
     assert finding.known_by == ("declared" if message == "is unknown" else "static")
 
