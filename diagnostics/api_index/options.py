@@ -93,7 +93,9 @@ def choices(release: Release, option: str) -> tuple[str, ...]:
 @cache
 def registered_names(release: Release, option: str) -> tuple[str, ...]:
     """Return the choices that a release registers for an option, or else its choices in packages.toml, if any."""
-    settings = PACKAGES[release.package]
+    settings = PACKAGES.get(release.package)
+    if settings is None:
+        return ()
     registries = settings.registries.get(option, ())
     modules = _api(release).source.modules() if registries else ()
     matching = filter(re.compile(settings.registering).fullmatch, modules)
@@ -112,10 +114,10 @@ def guards_of(release: Release, module: str) -> list[Guard]:
 
 def _declared_choices(release: Release, option: str, companion: int = 0) -> tuple[str, ...]:
     """Return the declared choices of an option, or those that its annotation allows."""
-    api = _api(release, companion)
     definition, entry = _declaration(release, option, companion)
     if definition is None or " choices " in entry:
         return _listed_choices(entry)
+    api = _api(release, companion)
     annotation = re.split(r" = | (?:aliases|alias|deprecated) ", entry.removeprefix("field "))[0]
     # vLLM before 0.9 lists the choices where it adds the field's option to the parser.
     added = api.facts(definition.module).get(f"--{option.replace('_', '-')}", "")
@@ -245,6 +247,10 @@ def _split_default(entry: str) -> tuple[str, str]:
 @lru_cache(4096)
 def _declaration(release: Release, option: str, companion: int = 0) -> tuple[Definition | None, str]:
     """Return (class, entry) of an option; the class is None for argparse and YAML, the entry "" if not declared."""
+    index = store.load_options(release.package)
+    number = index.number(release.version)
+    if packed := index.packed(store.OPTIONS_MODULE):
+        return None, "" if number is None else store.UnpackedValues(packed, number).get(option, "")
     if release.package not in PACKAGES:
         return None, ""
     api = _api(release, companion)

@@ -24,6 +24,9 @@ from diagnostics import UserError
 from diagnostics.versions import parse_version
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "api"
+OPTIONS_FOLDER = FOLDER.with_name("options")
+OPTIONS_MODULE = "options"
+"""Name of the only module of a file in OPTIONS_FOLDER: its names are options, its entries those of fields."""
 SCHEMA = "grpo-doctor.api.v1"
 _CHUNK = 250_000
 _NAME_FILTER, _MEMBER_FILTER = "name-filter.bin", "member-filter.bin"
@@ -285,6 +288,11 @@ class UnpackedValues(Mapping[str, Any]):
 def load(package: str) -> Package:
     """Return the index of a package; one without releases if the package is not indexed."""
     return _load(FOLDER, package)
+
+
+def load_options(package: str) -> Package:
+    """Return the index with a framework's options: of its repository if that was read, else of its package."""
+    return read if (read := _load(OPTIONS_FOLDER, package)).releases else load(package)
 
 
 @cache

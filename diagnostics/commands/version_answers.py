@@ -24,7 +24,7 @@ from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.query import Compatibility, Ranking, Release
 from diagnostics.cpu_limit import cpu_limit
 from diagnostics.fixes import count_of, quote_command, uv_pip
-from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS
+from diagnostics.frameworks import DISPLAY_NAMES
 from diagnostics.output.pair_evidence import AT_IMPORT, evidence_lines, mark_of, missing_lines, pair_text
 from diagnostics.output.redact import mask, truncate
 from diagnostics.output.terminal import print_command, print_text
@@ -54,11 +54,11 @@ def parse_questions(words: Sequence[str]) -> list[tuple[str, list[Release]]]:
         package, version = match[1].lower().replace("_", "-"), match[2] or ""
         if not store.load(package).releases:
             known = ", ".join(store.indexed_packages())
-            raise UserError(f"versions {word}: {package} is not in the index; it has {known}")
-        if package in FRAMEWORKS and not FRAMEWORKS[package].packages:
-            name = DISPLAY_NAMES[package]
+            name = DISPLAY_NAMES.get(package, package)
             advice = f"see the requirements.txt and the container image of {name}'s repository"
-            raise UserError(f"versions {word}: {name} is on no package index; {advice}")
+            other = f"{package} is not in the index; it has {known}"
+            in_repository = f"{name} is on no package index; {advice}"
+            raise UserError(f"versions {word}: {in_repository if package in DISPLAY_NAMES else other}")
         versions = query.find_releases(package, version)
         if not versions:
             releases = query.find_releases(package, "")

@@ -22,19 +22,22 @@ from diagnostics.cpu_limit import cpu_limit
 from diagnostics.findings import FINE, INCOMPLETE, Finding, Report
 from diagnostics.fixes import join_some
 from diagnostics.frameworks import FRAMEWORKS
+from diagnostics.lint import option_index
 from diagnostics.lint.migration import compare_releases, make_patch
 from diagnostics.lint.steps import LintRun, run_lint
 from diagnostics.lint.versions import collect_versions
 from diagnostics.output import progress
 from diagnostics.output.report_output import ReportOptions, filter_report, report_options, write_report
 
-# Frameworks with packages, so with releases: each has an option such as --trl.
 _COMPARE_S = 120.0
-_WITH_RELEASES = tuple(framework.name for framework in FRAMEWORKS.values() if framework.packages)
+# Frameworks with releases: each has an option such as --trl.
+_WITH_RELEASES = tuple(
+    name for name, item in FRAMEWORKS.items() if item.packages or option_index.is_indexed(name)
+)
 
 
 def _release_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option `--FRAMEWORK VERSION` of each framework with packages."""
+    """Add the option `--FRAMEWORK VERSION` of each framework with releases."""
     for name in reversed(_WITH_RELEASES):
         function = click.option(f"--{name}", metavar="VERSION", help=f"Release of {name} to check for.")(
             function

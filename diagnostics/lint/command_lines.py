@@ -227,7 +227,7 @@ def _read_flags(words: list[Word], file: str, settings: Settings) -> None:
         match = _FLAG.match(word.clean) if readable and not _NUMBER.match(word.clean) else None
         if match:
             if key:
-                settings.set(key, _combine(values, file, line))
+                settings.set(key, _combine(values, file, line), notes_repeated=True)
             key, line = match[1].replace("-", "_"), word.line
             values = [Word(word.text.partition("=")[2], word.line)] if "=" in word.clean else []
         elif key in switches and word.is_unknown:
@@ -243,7 +243,7 @@ def _read_flags(words: list[Word], file: str, settings: Settings) -> None:
         if word.is_unknown and key and (len(values) > 1 or word.text == SCRIPT_ARGUMENTS):
             _report_unread(settings, word, file)
     if key:
-        settings.set(key, _combine(values, file, line))
+        settings.set(key, _combine(values, file, line), notes_repeated=True)
 
 
 def _report_unread(settings: Settings, word: Word, file: str) -> None:
@@ -323,7 +323,8 @@ def _read_overrides(words: list[Word], file: str, settings: Settings) -> None:
             value_read = word.to_value(file, text)
             data = _parse(_unquote(value_read.data)) if value_read.known else UNKNOWN
             key = match[1].lstrip("+")
-            settings.set(key, Value(data, value_read.place, key, value_read.soft, value_read.outside))
+            override = Value(data, value_read.place, key, value_read.soft, value_read.outside)
+            settings.set(key, override, notes_repeated=True)
             settings.prefixes[key] = match[1][: len(match[1]) - len(key)]
         elif flag:
             settings.set(f"--{flag[1].replace('_', '-')}", _known_tail(word, text, file))

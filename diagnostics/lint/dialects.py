@@ -175,6 +175,12 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
         switches: Options that take no value.
         unindexed_options: Options that are in no index, such as those with one dash.
         loss_options: Options of the loss, which a migration compares; the run plan has no names for them.
+        unknown_options: What its parser does with an option that it does not know: `refused`, `extended` if it
+            refuses it but a script may give a class with more options, `skipped`, or `passed` if other code, whose
+            options are not indexed, may read it.
+        extending_options: Options that choose another main program, which may have options of its own.
+        checks_types: Whether it refuses a value of another type.
+        unindexed_targets: Pattern of its modules that belong to a package whose releases are not indexed.
     """
 
     framework: str
@@ -206,6 +212,10 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
     switches: tuple[str, ...] = ()
     unindexed_options: tuple[str, ...] = ()
     loss_options: tuple[str, ...] = ()
+    unknown_options: str = "refused"
+    extending_options: tuple[str, ...] = ()
+    checks_types: bool = True
+    unindexed_targets: str = "(?!)"
 
     def default(self, option: str, release: str) -> object:
         """Return the default of an option in a release; the object Ellipsis if no entry has it."""

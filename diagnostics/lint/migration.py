@@ -95,7 +95,10 @@ def compare_releases(run: LintRun, from_text: str, to_text: str) -> tuple[Report
     Raises:
         UserError: A text names no indexed release, or the texts name two packages.
     """
-    packages = [name for name, item in FRAMEWORKS.items() if item.packages and option_index.is_indexed(name)]
+    indexed = filter(option_index.is_indexed, FRAMEWORKS)
+    packages = [
+        name for name in indexed if FRAMEWORKS[name].packages and not option_index.is_repository(name)
+    ]
     old, new = parse_release(from_text, packages), parse_release(to_text, packages)
     if old.package != new.package:
         raise UserError(f"--from {old.package} --to {new.package}: expected two releases of one package")

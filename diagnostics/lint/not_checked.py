@@ -110,7 +110,7 @@ def _unchecked_options(plan: RunPlan) -> list[NotChecked]:
     if not names or (plan.own_copy and option_index.copy_options(settings, plan.versions.copies[name])):
         return []  # CFG113 checks the options of a copy
     hydra = parser_of(name) == "hydra"
-    release = Version(plan.releases[name]) if name in plan.releases else None
+    release, repository = option_index.known_release(plan), option_index.is_repository(name)
     if plan.role == "other" and not (release and command_options(plan.release_of(release))):
         reason = "the options of this command are not known for its release"
         return [NotChecked("options", reason, f"pass --{name} VERSION", str(settings.place))]
@@ -130,10 +130,10 @@ def _unchecked_options(plan: RunPlan) -> list[NotChecked]:
         what = f"the project's own copy of {DISPLAY_NAMES[name]}"
         reason = "its config is not there, so its keys are not known"
         entries.append(NotChecked(what, reason, "", plan.versions.copies[name]))
-    if release is None and not plan.own_copy and own_parser:
+    if release is None and name not in plan.releases and not plan.own_copy and own_parser:
         entries += _unknown_release(plan)
-    # CFG113 reports misspelt options of unsloth and EasyR1; their forks may have others.
-    reported = indexed or name == "easyr1"
+    # CFG113 reports misspelt options of unsloth and of repositories; their forks may have others.
+    reported = indexed or repository
     handled = {*settings.script_options, *option_index.doubtful_options(plan)}
     handled |= {value.key for value in values}
     return entries + _unindexed_options(plan, names, handled, with_similar=not reported)

@@ -9,8 +9,8 @@
 - Names: `accepts` and `complete_option` match as argparse does; `suggest` and `find_successors` find similar options,
   `equivalent_option` finds one of the same meaning, and `foreign_framework` the framework of another's option.
 
-`expand_abbreviations` and `presume_misspelt` change the settings of a run. The index of EasyR1 has the tags of its
-repository.
+`expand_abbreviations` and `presume_misspelt` change the settings of a run. For a framework whose repository was read,
+`known_release` returns the release whose options are certain.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _LAUNCHER_OPTION = re.compile(LAUNCHERS["passed_options"])
 @cache
 def _spans(package: str, document: str = "options") -> Mapping[str, tuple[Version, Version]]:
     """Return the first and the last release that have each option, of a document `options` or `serve`."""
-    index, spans = store.load(package), {}
+    index, spans = store.load_options(package), {}
     releases = [*map(Version, index.releases)]
     for name, packed in index.document(document).items():
         texts = " ".join(packed) if isinstance(packed, dict) else "0-"
@@ -61,7 +61,30 @@ def _spans(package: str, document: str = "options") -> Mapping[str, tuple[Versio
 
 def is_indexed(framework: str) -> bool:
     """Return whether the index has the options of a framework."""
-    return bool(store.load(framework).document("options"))
+    return bool(store.load_options(framework).document("options"))
+
+
+def is_repository(framework: str) -> bool:
+    """Return whether the index has the options of all commits of a framework's repository; names of others are wrong.
+
+    >>> is_repository("areal"), is_repository("trl")
+    (True, False)
+    """
+    return bool(store.load_options(framework).packed(store.OPTIONS_MODULE))
+
+
+def known_release(plan: RunPlan) -> Version | None:
+    """Return the release whose options a run may have; None if it is unknown.
+
+    For a framework whose repository is indexed, the release of a project's own copy does not count, because the copy
+    may be of a later commit, and neither does one that is not indexed.
+    """
+    name = plan.option_package
+    release = plan.versions.known.get(name)
+    if not is_repository(name):
+        return release
+    is_other = plan.own_copy or re.match(DIALECTS[name].unindexed_targets, plan.settings.target)
+    return None if is_other or not is_indexed_release(name, release) else release
 
 
 @cache
@@ -74,12 +97,13 @@ def option_names(framework: str, role: str = "train") -> frozenset[str]:
         return frozenset(served)
     packages = (framework, *FRAMEWORKS[framework].option_packages) if is_indexed(framework) else ()
     unindexed = DIALECTS[framework].unindexed_options if framework == "vllm" else ()
-    return frozenset(name for package in packages for name in _spans(package)).union(unindexed)
+    seen = store.load_options(framework).document("seen")
+    return frozenset(name for package in packages for name in _spans(package)).union(unindexed, seen)
 
 
 def exact_options(package: str, role: str, release: str) -> frozenset[str]:
     """Return the options of an indexed release, without options of other packages; empty if it is not indexed."""
-    index = store.load(package)
+    index = store.load_options(package)
     number = index.number(release)
     document = (role == "serve" and index.document("serve")) or index.document("options")
     return frozenset() if number is None else frozenset(store.UnpackedValues(document, number))
@@ -146,6 +170,8 @@ def accepts(name: str, names: Collection[str], *, nested: bool = False, abbrevia
     """
     if not {name, name.removeprefix("no_"), re.sub("^disable_", "enable_", name)}.isdisjoint(names):
         return True
+    if in_open_table(name, names):
+        return True
     if nested:
         tables = [name[:at] for at, char in enumerate(name) if char == "." and name[:at] in names]
         # A table of the config itself has a fixed set of keys.
@@ -154,16 +180,29 @@ def accepts(name: str, names: Collection[str], *, nested: bool = False, abbrevia
     return abbreviated and complete_option(name, names) is not None
 
 
+def in_open_table(name: str, names: Collection[str]) -> bool:
+    """Return whether a dotted option is in a table that takes any key, which `names` has as `table.*`."""
+    return any(char == "." and f"{name[:at]}.*" in names for at, char in enumerate(name))
+
+
+@cache
+def open_tables(package: str, release: str) -> frozenset[str]:
+    """Return the tables of a release that take any key, as `table.*`; only an index of a repository knows them."""
+    names = exact_options(package, "train", release) if is_repository(package) else ()
+    return frozenset(name for name in names if name.endswith(".*"))
+
+
 def refused_options(settings: Settings, names: Collection[str], *, nested: bool = False) -> list[Value]:
     """Return the options of a run that a parser with these options does not accept; see `accepts`."""
     parser = parser_of(settings.framework)
-    by_argparse, completes = parser != "hydra", parser not in {"hydra", "omegaconf"}
+    has_tables = parser != "hydra" or is_repository(settings.framework)
+    completes = parser not in {"hydra", "omegaconf", "pydantic"}
     # Python completes no keyword, and TRL no key of a config file.
     as_written = TYPED_FILES if settings.framework in {"trl", "unsloth"} else ".py"
 
     def is_accepted(value: Value) -> bool:
         abbreviated = completes and not value.place.file.endswith(as_written)
-        return accepts(value.key, names, nested=nested and by_argparse, abbreviated=abbreviated)
+        return accepts(value.key, names, nested=nested and has_tables, abbreviated=abbreviated)
 
     return [value for value in options_to_check(settings) if not is_accepted(value)]
 
@@ -280,6 +319,26 @@ def equivalent_option(plan: RunPlan, name: str, release: Version | None) -> str:
     )
 
 
+def may_be_added(plan: RunPlan, name: str, similar: str) -> bool:
+    """Return whether a fork, a script or a file may have added an option that no commit of the repository has.
+
+    A fork adds options anywhere, and a file keys of its own beside the tables of the config, to which its values refer.
+    A misspelt option, with the similar one that it most likely means, and that of another framework are none of these.
+    """
+    package = plan.option_package
+    effect, in_table = DIALECTS[package].unknown_options, name.partition(".")[0] in option_names(package)
+    if not is_repository(package) or (effect != "passed" and foreign_framework(package, plan.role, name)):
+        return False
+    if plan.option(*DIALECTS[package].extending_options):
+        return True
+    if similar:
+        if effect == "passed" and "." in name and not in_table:
+            return True
+        is_close = difflib.SequenceMatcher(None, name, similar).ratio() > _MISSPELT
+        return not is_close and (effect == "passed" or (effect == "skipped" and not in_table))
+    return known_release(plan) is None or effect in {"passed", "extended"} or not in_table
+
+
 def experimental_options(plan: RunPlan) -> frozenset[str]:
     """Return the keys that the configs of an experimental program of verl add to verl's own; empty for others."""
     release, module = plan.releases.get("verl"), plan.settings.target.rpartition(".")[0]
@@ -306,7 +365,8 @@ def _sorted_names(names: frozenset[str]) -> list[str]:
 def presume_misspelt(settings: Settings) -> None:
     """Set the option that a misspelt one most likely means, so that one mistake causes one finding."""
     package = DIALECTS[settings.framework].extends or settings.framework
-    if not settings.framework_parser or not is_indexed(package) or settings.role == "other":
+    is_refused = DIALECTS[package].unknown_options in {"refused", "extended"}
+    if not settings.framework_parser or not is_indexed(package) or settings.role == "other" or not is_refused:
         return
     names = option_names(package, settings.role)
     for value in refused_options(settings, names, nested=True):
@@ -318,7 +378,8 @@ def presume_misspelt(settings: Settings) -> None:
 def expand_abbreviations(settings: Settings, release: Version | None) -> None:
     """Replace abbreviated options in the settings by their full names, if argparse reads the options of the run."""
     framework = settings.framework
-    if parser_of(framework) not in {"argparse", "dataclasses"} or not settings.framework_parser:
+    completes = parser_of(framework) in {"argparse", "dataclasses"} and settings.framework_parser
+    if not completes or DIALECTS[framework].unknown_options == "passed":
         return
     names = option_names(framework, settings.role)
     if release:
@@ -370,7 +431,9 @@ def composed_copy(folder: str, config: str, script: str) -> Mapping[str, Value |
 
 def is_indexed_release(package: str, release: Version | None) -> bool:
     """Return whether a release is in the index."""
-    return is_indexed(package) and release is not None and str(release) in store.load(package).releases
+    return (
+        is_indexed(package) and release is not None and str(release) in store.load_options(package).releases
+    )
 
 
 def release_span(package: str, name: str, role: str = "train") -> tuple[Version, Version] | None:
@@ -395,7 +458,7 @@ def releases_with_all(
     Releases before OLDEST don't count, nor options that no release has or that come from another package, such as
     transformers. Both are empty if each release has all options, or the package is not indexed.
     """
-    indexed = map(Version, store.load(package).releases)
+    indexed = map(Version, store.load_options(package).releases)
     releases = [release for release in indexed if release >= OLDEST.get(package, release)]
     spans = {name: span for name in wanted if (span := release_span(package, name, role))}
     partial = {
@@ -413,6 +476,8 @@ def lacks_option(package: str, name: str, release: Version, role: str = "train")
     """Return whether an indexed release lacks an option that other releases have."""
     span = release_span(package, name, role)
     if span is None or not is_indexed_release(package, release):
+        return False
+    if "." in name and in_open_table(name, open_tables(package, str(release))):
         return False
     # vLLM accepts `disable_x` where it has `enable_x`.
     opposite = release_span(package, re.sub("^disable_", "enable_", name)) if package == "vllm" else None

@@ -76,7 +76,7 @@ class RunPlan:
 
     def release_of(self, version: object) -> Release:
         """Return this release of `option_package`, or without a version its newest, with the run's command."""
-        known = version or "".join(store.load(self.option_package).releases[-1:])
+        known = version or "".join(store.load_options(self.option_package).releases[-1:])
         return Release(self.option_package, str(known), self.settings.command)
 
     @property

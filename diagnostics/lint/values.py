@@ -108,6 +108,7 @@ class Settings:
         prefixes: Key of a Hydra override -> its prefix, such as `+`.
         not_checked: Inputs that could not be read or understood.
         orphaned: Options after the end of the command (a missing backslash), which the command never receives.
+        repeated: Values that the same command replaces later, because it gives the option again with another value.
         split: Assignments with a blank beside `=`, which the shell or Hydra takes for several words.
         files: Other files that were read for the settings.
     """
@@ -128,11 +129,15 @@ class Settings:
     prefixes: dict[str, str] = field(default_factory=dict)
     not_checked: list[NotChecked] = field(default_factory=list)
     orphaned: list[Value] = field(default_factory=list)
+    repeated: list[Value] = field(default_factory=list)
     split: list[Value] = field(default_factory=list)
     files: set[str] = field(default_factory=set)
 
-    def set(self, key: str, value: Value) -> None:
-        """Set an option."""
+    def set(self, key: str, value: Value, *, notes_repeated: bool = False) -> None:
+        """Set an option; if `notes_repeated`, add a value of the same file that it replaces to `repeated`."""
+        old = self.options.get(key)
+        if notes_repeated and old is not None and old.known and value.known and old.data != value.data:
+            self.repeated += [old] if old.place.file == value.place.file else []
         self.options[key] = value.with_key(key)
 
 

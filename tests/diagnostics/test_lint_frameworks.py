@@ -19,15 +19,12 @@ from diagnostics.lint.settings_reader import read_file
 from diagnostics.lint.steps import plans_of
 from diagnostics.lint.versions import Versions
 from tests.case_files import each_case, read_cases
-from tests.diagnostics.lint_reports import lint, plans, report
+from tests.diagnostics.lint_reports import lint, plans
 
 PACKAGE = Path(diagnostics.__file__).parent
 DOCUMENT = Path(__file__).parents[2].joinpath("docs", "lint.md").read_text(encoding="utf-8")
 CASES = read_cases(__file__, "lint_runs.yaml")
 RUNS = read_cases(__file__, "lint_forms.yaml")["plans"]
-SLIME = (
-    "python3 train.py --actor-num-gpus-per-node 4 --rollout-num-gpus-per-engine 2 --rollout-batch-size 32 "
-)
 UNSLOTH = """
 from unsloth import FastLanguageModel
 from trl import GRPOConfig
@@ -75,12 +72,6 @@ def test_unsloth_script_has_no_batch_rule_of_trl(tmp_path):
         (tmp_path / "run.sh").write_text(f"python3 {name}\n")
         (tmp_path / name).write_text(source)
         assert [finding.code for finding in lint(tmp_path / "run.sh", trl="0.20").findings] == codes
-
-
-def test_options_without_an_index_are_not_checked():
-    """For a framework without indexed options, the report says that the options were not checked."""
-    (entry,) = [entry for check in report(SLIME + "--colocate").checks for entry in check.not_judged]
-    assert (entry.what, entry.why) == ("options", "no release of slime is indexed with its options")
 
 
 @each_case(CASES["entry_modules"])

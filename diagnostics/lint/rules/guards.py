@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from diagnostics.api_index.guard_lookup import PlacedGuard, is_in_all_companions, start_guards
 from diagnostics.api_index.options import declared_default, is_declared
+from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.query import Release
 from diagnostics.findings import Severity
 from diagnostics.frameworks import FRAMEWORKS
@@ -32,7 +33,7 @@ _WORLD_SIZE = {"self.world_size", "args.world_size"}
 def guards_of_the_release_pass(plan: RunPlan) -> Iterator[Problem]:
     """The options pass the checks that the framework itself makes at the start of a run of this release."""
     name = plan.option_package
-    if plan.own_copy:
+    if plan.own_copy or name not in PACKAGES:
         return
     release = plan.release_of(plan.versions.known.get(name))
     for placed in start_guards(release):

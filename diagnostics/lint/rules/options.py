@@ -19,7 +19,7 @@ from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.query import Release
 from diagnostics.findings import Severity
 from diagnostics.fixes import join_some
-from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS, parser_of
+from diagnostics.frameworks import DISPLAY_NAMES, parser_of
 from diagnostics.lint import option_index
 from diagnostics.lint.derivation import conditions_hold, read_source
 from diagnostics.lint.dialects import DIALECTS
@@ -57,23 +57,26 @@ def removed_options_are_not_used(plan: RunPlan) -> Iterator[Problem]:
 def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
     """The run sets only options that its release has, because the framework's own parser refuses others."""
     name, settings = plan.option_package, plan.settings
-    release, folder = plan.versions.known.get(name), plan.versions.copies.get(plan.framework, "")
+    release, folder = option_index.known_release(plan), plan.versions.copies.get(plan.framework, "")
     if not settings.framework_parser:
         return
     program, indexed, names = f"{name} {release}" if release else DISPLAY_NAMES[name], None, frozenset[str]()
-    if plan.own_copy:
+    repository = option_index.is_repository(name)
+    if plan.own_copy and not repository:
         program = f"The project's own copy of {DISPLAY_NAMES[name]}, in {folder},"
         names = frozenset(option_index.copy_options(settings, folder))
     elif plan.role == "other" and release:
         names = index.command_options(plan.release_of(release))
-    # All states of EasyR1 are indexed, so that it needs no release.
-    elif name == "easyr1" or option_index.is_indexed_release(name, release):
+    elif repository or option_index.is_indexed_release(name, release):
         names = option_index.option_names(name, plan.role) | option_index.experimental_options(plan)
+        if release and repository:
+            open_in_some = {option for option in names if option.endswith(".*")}
+            names -= open_in_some - option_index.open_tables(name, str(release))
         indexed = release
     unknown = _unknown_to_release(plan, names, indexed) if names else {}
     # Several unknown options of one section are probably those of a release that the index lacks.
     sections = {value.key.rpartition(".")[0] for value, _ in unknown.values()}
-    other_release = name == "easyr1" and len(sections) < len(unknown)
+    other_release = repository and not release and len(unknown) > max(2, len(sections))
     for clause, (value, similar) in unknown.items():
         if similar and not other_release:
             fix = f"Write {similar} in place of {value.key}."
@@ -107,16 +110,17 @@ def _unknown_to_release(
         removed = release is not None and DIALECTS[name].removal(value.key, str(release))
         if value.key in skipped or removed or option_index.is_skipped(plan, value):
             continue
-        if release is not None and option_index.lacks_option(name, value.key, release, plan.role):
+        passed = DIALECTS[name].unknown_options == "passed"
+        if release and not passed and option_index.lacks_option(name, value.key, release, plan.role):
             clause, similar = option_index.missing_option(name, plan.role, value.key, release)
             unknown[clause] = value, similar
         elif value.key in refused:
             similar = option_index.suggest(value.key, names) if len(unknown) < _MAX_CHECKED else ""
-            if not similar or (release and option_index.lacks_option(name, similar, release, plan.role)):
+            lacks_similar = release and option_index.lacks_option(name, similar, release, plan.role)
+            if not similar or (lacks_similar and not passed):
                 equivalent = option_index.equivalent_option(plan, value.key, release)
                 similar = equivalent if equivalent in names else ""
-            # Forks of EasyR1 add options to a class of the same name, but not those of another framework.
-            if similar or name != "easyr1" or option_index.foreign_framework(name, plan.role, value.key):
+            if not option_index.may_be_added(plan, value.key, similar):
                 unknown[f"{value.key} (did you mean {similar}?)" if similar else value.key] = value, similar
     return unknown
 
@@ -129,23 +133,33 @@ def values_have_the_type_and_choices_of_the_option(plan: RunPlan) -> Iterator[Pr
     options cause only a warning.
     """
     name, settings = plan.option_package, plan.settings
-    release = plan.versions.known.get(name)
-    if plan.own_copy or (release is None and name != "easyr1"):
+    release, repository = option_index.known_release(plan), option_index.is_repository(name)
+    if not repository and (plan.own_copy or release is None):
         return
     if not settings.framework_parser and name not in {"trl", "verl"}:
         return
     certain = settings.framework_parser or not settings.target or bool(settings.script_options)
-    oldest, remark = next(map(Version, store.load(name).releases), None), ""
+    certain &= DIALECTS[name].checks_types
+    oldest, remark = next(map(Version, store.load_options(name).releases), None), ""
     if release is not None and oldest is not None and release < oldest:
         release, certain = oldest, False
         remark = f" No older release than {oldest} is in the index."
-    registries = PACKAGES[name].registries if plan.option(*PACKAGES[name].registry_plugins) else {}
+    package = PACKAGES.get(name)
+    registries = package.registries if package and plan.option(*package.registry_plugins) else {}
+    # Without a release, each one must refuse the value.
+    checked = plan.release_of(release)
+    others = [] if release else [plan.release_of(other) for other in store.load_options(name).releases[:-1]]
     for value in option_index.options_to_check(settings):
         by_script = (value.key in settings.script_options and name == "trl") or value.key in registries
-        problem = None if by_script else refuse_value(plan.release_of(release), value)
-        if problem is not None:
-            message = problem.message + remark
-            yield problem if certain else replace(problem, message=message, severity=Severity.WARNING)
+        problem = None if by_script else refuse_value(checked, value)
+        if problem is None or any(
+            index.is_declared(other, value.key) and refuse_value(other, value) is None for other in others
+        ):
+            continue
+        if release is None:
+            problem = replace(problem, message=problem.message.replace(str(checked), DISPLAY_NAMES[name], 1))
+        message = problem.message + remark
+        yield problem if certain else replace(problem, message=message, severity=Severity.WARNING)
 
 
 @rule("CFG113", check=CHECK, frameworks=("trl", "verl"), role="train", warnings_only=True)
@@ -210,6 +224,26 @@ def options_have_an_effect(plan: RunPlan) -> Iterator[Problem]:
             )
 
 
+@rule("CFG111", check=CHECK, role="any", warnings_only=True)
+def options_are_given_once(plan: RunPlan) -> Iterator[Problem]:
+    """A command gives no option twice with different values, because only the last one counts."""
+    names = option_index.option_names(plan.option_package, plan.role)
+    # The scripts of slime set defaults for the model first.
+    has_defaults = DIALECTS[plan.option_package].unknown_options == "passed"
+    for value in () if has_defaults else plan.settings.repeated:
+        last = plan.options.get(value.key)
+        if last is None or value.key not in names or isinstance(value.data, list):
+            continue
+        yield Problem(
+            f"{value.key} is given twice: {format_value(value.shown)} has no effect, because the last value, "
+            f"{format_value(last.shown)}, replaces it.",
+            [value, last],
+            fix=f"Remove one of the two {value.key}.",
+            severity=Severity.WARNING,
+            fix_is_complete=True,
+        )
+
+
 def _lacks_needed(plan: RunPlan, needs: str) -> bool:
     """Return whether a run certainly lacks an option that others need, or another value of it."""
     names, _, values = needs.partition("=")
@@ -231,15 +265,16 @@ def refuse_value(release: Release, value: Value) -> Problem | None:
     """Return the problem of a value that is not of its option's type or not among the choices; None if it is fine."""
     is_text = isinstance(value.data, str) or not value.place.file.endswith(TYPED_FILES)
     is_word, word = value.known and is_text and value.data != "", value.data
+    # YAML and pydantic take null for an option that is not set.
+    is_word &= word not in (None, "None") or parser_of(release.package) in {"argparse", "dataclasses"}
     if is_word and value.place.file.endswith(".py"):
         # Python converts no text, unless it is the default of an argument; any text has a truth value.
         is_word, word = not value.soft and index.wanted_type(release, value.key, "true") != "", "text"
-    name = release if FRAMEWORKS[release.package].packages else DISPLAY_NAMES[release.package]
     if is_word and (expected_type := index.wanted_type(release, value.key, word)):
         # Hydra accepts any text, and verl fails later; a number with a unit, such as 2k, fails in each case.
         doubtful = parser_of(release.package) == "hydra" and not str(word)[:1].isdecimal()
         return Problem(
-            f"{name} takes {expected_type} for {value.key}, not {format_value(value.shown)!r}.",
+            f"{release} takes {expected_type} for {value.key}, not {format_value(value.shown)!r}.",
             [value],
             fix=f"Write {expected_type}{' without quotes' if word != value.data else ''}.",
             severity=Severity.WARNING if doubtful else Severity.ERROR,
@@ -259,7 +294,7 @@ def refuse_value(release: Release, value: Value) -> Problem | None:
     by_name = index.registered_names(release, value.key)
     may_exist = by_name and not similar and parser_of(release.package) == "hydra"
     return Problem(
-        f"{name} refuses {value.key}={refused[0]}: the choices are {listed}.",
+        f"{release} refuses {value.key}={refused[0]}: the choices are {listed}.",
         [value],
         fix=f"Use {value.key}={similar[0]}." if similar else f"Use one of {listed}.",
         severity=Severity.WARNING if may_exist else Severity.ERROR,
@@ -269,15 +304,22 @@ def refuse_value(release: Release, value: Value) -> Problem | None:
 def _unknown_options(
     plan: RunPlan, program: str, described: list[str], values: Iterable[Value], fix: str
 ) -> Problem:
-    """Return the problem of unknown options: an error, or a warning if ms-swift is configured to skip them."""
+    """Return the problem of unknown options: an error, or a warning if the parser does not refuse them."""
     option = plan.option("ignore_args_error")
     skips = option is not None and option.data is not False
     message = f"{program} has no option {join_some(described, _MAX_SHOWN, '; no option ')}."
     message += " With ignore_args_error it skips unknown options." if skips else ""
+    effect = DIALECTS[plan.option_package].unknown_options
+    message += " It skips unknown options." if effect == "skipped" else ""
     # The environment may change the value of an option, and not its name.
     forwarded = plan.settings.forwarded
     values = [replace(forwarded.get(value.key, value), outside=False) for value in values]
-    return Problem(message, values, fix=fix, severity=Severity.WARNING if skips else Severity.ERROR)
+    return Problem(
+        message,
+        values,
+        fix=fix,
+        severity=Severity.WARNING if skips or effect in {"skipped", "passed"} else Severity.ERROR,
+    )
 
 
 @rule("CFG114", check=CHECK, role="any")

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from diagnostics.catalog.model import Issue
 from diagnostics.findings import Severity
+from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Value
 
@@ -22,7 +23,7 @@ CHECKS = (
     "sampling", "options", "engine", "catalogue", "trainer with server", "checks of the framework",
 )  # fmt: skip
 # Frameworks with releases in the index.
-INDEXED = ("trl", "unsloth", "ms-swift", "openrlhf", "verl", "vllm", "easyr1")
+INDEXED = tuple(name for name in FRAMEWORKS if name != "own")
 
 
 @dataclass(frozen=True)
