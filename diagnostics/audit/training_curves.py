@@ -289,7 +289,7 @@ def _steps_without_reward_spread(curves: Curves) -> tuple[Episode, tuple[str, ..
     """
     rewards = curves.column("reward")
     ranges = [pair for pair in _RANGES if curves.select("reward", *pair)]
-    names: list[tuple[str, ...]] = [("grad_norm",) if curves.select("reward", "grad_norm") else ("loss",)]
+    names: Sequence[tuple[str, ...]] = [("grad_norm",) if curves.select("reward", "grad_norm") else ("loss",)]
     holds: Callable[..., bool] = lambda reward, value: value == 0 and reward == rewards[0]  # noqa: E731
     if curves.select("reward", "reward_std"):
         # A constant reward shows that a spread printed as 0.000 is 0.
