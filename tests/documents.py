@@ -6,8 +6,6 @@ NAME is a key of PARTS. Documents that change are rewritten, and their names are
 the parts are up to date.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import tomllib

@@ -3,8 +3,6 @@
 Output that no test runs has a date, results have a date and a command, and pages, checks and layers are listed.
 """
 
-from __future__ import annotations
-
 import html
 import re
 import runpy

@@ -5,8 +5,6 @@ thread that does not block gets a kind such as `compute`, `import` or `idle`. `b
 main thread within the process (locks, queues, futures) to the blocking thread, and finds threads in a deadlock.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Mapping

@@ -7,8 +7,6 @@ their parent process, `missing_ranks` those without a process. `ranks_apart` fin
 not meet the others. `normalized_operation` normalises the name of an operation.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator

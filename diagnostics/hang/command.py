@@ -12,8 +12,6 @@ writes it to a file. Each job gets a diagnosis. Exit codes:
 `--end` it stops a command that hangs and returns 1.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import sys

@@ -7,8 +7,6 @@ The verdict lists what is excluded, what was not observed, and which commands to
 clock, no /proc.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@
 `stack_fixes.toml`. `finding_of` and `issue_document` return issue and fix for the report.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import replace

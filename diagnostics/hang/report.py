@@ -4,8 +4,6 @@
 worst job for JSON. Markdown has all jobs. Processes that are blocked at the same place are grouped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -5,8 +5,6 @@ another collective than the rest. Its level orders root blockers, from `gone` (d
 The depth and the number of steps of a search are limited.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 

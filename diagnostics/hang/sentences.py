@@ -4,8 +4,6 @@
 without one. `evidence_of` lists the observations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from diagnostics.fixes import count_of

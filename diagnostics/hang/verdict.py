@@ -3,8 +3,6 @@
 The field names are keys of the JSON document.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 HANG, WAITING, PROGRESS, IDLE_JOB, UNKNOWN = "hang", "waiting", "progress", "idle", "unknown"

@@ -5,8 +5,6 @@ actors; `collectives` adds those between ranks. An edge is uncertain if its targ
 edges is limited.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import islice

@@ -3,8 +3,6 @@
 `kinds_of_frame` and `is_idle_frame` look up a stack frame; the other tables are constants.
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from pathlib import Path

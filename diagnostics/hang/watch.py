@@ -7,8 +7,6 @@ hanging command is ended; nothing else ends it: another process (`output_copier.
 are only reported.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -5,8 +5,6 @@ prints a patch in place of the report. A file that could not be read or has noth
 3 if it would be 0.
 """
 
-from __future__ import annotations
-
 import stat
 import sys
 from collections.abc import Callable

@@ -10,8 +10,6 @@ UNKNOWN. An unknown word that may contain more options becomes an entry "not che
 passed to the function `read_nested`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

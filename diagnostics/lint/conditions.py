@@ -4,8 +4,6 @@
 that the code sets before it.
 """
 
-from __future__ import annotations
-
 import ast
 import operator
 import re

@@ -7,8 +7,6 @@ and verl do the rest for training runs; those of ms-swift and verl also correct 
 run's sampling setting removes tokens from the distribution, `sampling.truncated` is true.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping

@@ -6,8 +6,6 @@ decide whether a command, a config file or a script belongs to a dialect. `Diale
 up an option in a release.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any

@@ -6,8 +6,6 @@ the new release no longer declares. Of the options that the run plan or the loss
 known default differs or is gone. `make_patch` returns a diff with the certain edits; it writes no file.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable, Iterator

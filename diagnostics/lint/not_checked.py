@@ -8,8 +8,6 @@
 - `merge_entries`: merges entries with the same text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 

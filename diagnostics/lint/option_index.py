@@ -13,8 +13,6 @@
 `known_release` returns the release whose options are certain.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from bisect import bisect_left

@@ -9,8 +9,6 @@ above (a sourced file: three). A config is also searched in the working folder, 
 its project; a script also in `src`. Links and `..` are resolved first.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -6,8 +6,6 @@
 folder.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

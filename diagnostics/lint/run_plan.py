@@ -3,8 +3,6 @@
 VOCABULARY has these names. A plan records which unknown values rules read (`RunPlan.get`), for the report.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -6,8 +6,6 @@ required. Options after the end of a command are noted as `orphaned`. `read_file
 5 s of processor time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import sys

@@ -4,8 +4,6 @@ A rule that crashes or a file that cannot be read becomes a result in the report
 folder, unreadable JSON and files of another syntax than their name's are only listed in a note.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

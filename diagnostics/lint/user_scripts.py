@@ -5,8 +5,6 @@ also those in up to eight files of the project that it imports. An entry "not ch
 or unreadable, or if it trains without a parser of TRL or transformers and creates no config or several.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -4,8 +4,6 @@
 returns the package of a file, and `describe_caller` the text for a sentence about the calling code.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence

@@ -9,8 +9,6 @@ Exit codes:
 - 0: otherwise.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from contextlib import nullcontext

@@ -4,8 +4,6 @@
 CUDA. The required torch of a release, and the CUDA of a torch, are those of the metadata in the API index.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator, Mapping

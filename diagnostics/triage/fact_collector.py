@@ -3,8 +3,6 @@
 `scan.py` selects the lines. `FactCollector` writes the facts into a `LogFacts`; their number is limited.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Any

@@ -5,8 +5,6 @@ Leads come from a traceback without its last line, a wait at the end, a prompt f
 line that several failures print. Each lead is a hypothesis, and names a test that would confirm or exclude it.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import tomllib

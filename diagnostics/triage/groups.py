@@ -3,8 +3,6 @@
 `find_runs` finds the runs, and `print_groups` prints the groups.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@
 `mentioned_frameworks` read one line.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence

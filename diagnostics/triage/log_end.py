@@ -4,8 +4,6 @@ A log without a failure does not show that the run ended, because a process that
 more.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -4,8 +4,6 @@ A `Hit` is one line of a log as evidence. `Hits` are the matches of one pattern.
 frame of a catalog entry.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

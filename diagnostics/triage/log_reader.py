@@ -4,8 +4,6 @@ A very long line is split into pieces that overlap. A file that is no log, or th
 is refused with a reason. `looks_like_log` and `is_text` check the first bytes.
 """
 
-from __future__ import annotations
-
 import codecs
 import io
 import os

@@ -1,7 +1,5 @@
 """Turn the verdict on logs into a report, with fixes for the run's framework, and print it on the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -5,8 +5,6 @@ failure is not known, it compares the logged releases with the requirements in t
 yields the requirements that exceptions and warnings state.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator, Mapping

@@ -5,8 +5,6 @@ unless it belongs to a traceback or to torchrun's table. Other anchors find line
 tracebacks, errors, releases (see `line_patterns.py`).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass

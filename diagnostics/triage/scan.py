@@ -5,8 +5,6 @@ anchor, and those of tracebacks and of torchrun's table, are checked one by one,
 prompts and responses that verl prints are skipped. The processor time for one log is limited.
 """
 
-from __future__ import annotations
-
 import re
 
 from diagnostics.cpu_limit import MB, CpuLimitError, cpu_limit

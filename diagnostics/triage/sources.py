@@ -3,8 +3,6 @@
 Links to folders, and links out of a named folder, are not followed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -5,8 +5,6 @@ hypotheses, each with the test that would confirm it. The bounds follow the fram
 with a margin. `has_recovered` reports whether NaN metrics became numbers again.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

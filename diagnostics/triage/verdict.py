@@ -4,8 +4,6 @@
 fingerprint that is equal for equal failures.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import Counter

@@ -3,8 +3,6 @@
 `api_of_files` returns the API of source files without an index.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import re

@@ -4,8 +4,6 @@ Most tests use a fake package index. `python -m diagnostics.api_index` builds th
 reports a problem in one line.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import struct

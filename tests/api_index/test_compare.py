@@ -4,8 +4,6 @@ A guarded use is missing, but in a `try` with an alternative that works. A use u
 reach it. The uses are names, arguments, attributes, patched paths, HTTP routes and launch options.
 """
 
-from __future__ import annotations
-
 import pytest
 from packaging.version import Version
 

@@ -7,8 +7,6 @@ of small packages, the others the index in the wheel ("the shipped index"). For 
 test_triage_version_skew.py.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from diagnostics.api_index.explain import LoggedFacts, explain_missing, explain_own_class

@@ -3,8 +3,6 @@
 An entry is the text that the index stores for a name, for example `def (a, b=)`.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from diagnostics.api_index.extract import extract

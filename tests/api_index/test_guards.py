@@ -5,8 +5,6 @@ Guards in loops and handlers are left out. Calls of own methods and validators a
 `lint` evaluates the conditions as Python does. `start_guards` finds guards of released packages.
 """
 
-from __future__ import annotations
-
 import itertools
 import textwrap
 from functools import cache

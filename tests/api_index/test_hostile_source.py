@@ -3,8 +3,6 @@
 The files nest, repeat, import each other, or are not valid.
 """
 
-from __future__ import annotations
-
 import functools
 import time
 

@@ -5,8 +5,6 @@ some use the index in the wheel ("the shipped index"). Damaged index files and q
 refused. uv resolves the install command.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

@@ -3,8 +3,6 @@
 A rule that matters only with an option breaks no pair. An unknown key is refused.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -5,8 +5,6 @@ the job. A process with the environment variable RANK may be the trainer of that
 engine workers, come from process titles.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time

@@ -6,8 +6,6 @@ an observed process, one of the snapshot, may wait. `sockets_of` and `file_locks
 observed processes.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ Values that cannot be read are empty or None (numbers of bytes: -1). `clock_offs
 processor for a moment, to read that processor's clock.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

@@ -4,8 +4,6 @@
 read before and after. What could not be read is in the snapshot's `blind` and `missing`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time

@@ -6,8 +6,6 @@ seconds since the last ones. The kernel lists sockets over netlink, as for `ss`,
 `unlisted_processes` finds the processes whose sockets are not listed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import socket

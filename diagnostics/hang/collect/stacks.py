@@ -5,8 +5,6 @@
 `unreadable_processes` returns which processes may not be inspected, why, and what permits it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

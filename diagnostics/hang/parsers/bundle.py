@@ -4,8 +4,6 @@
 data and names of machines that they recognise. Hosts keep the names host-1, host-2, … that the hang command gives them.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

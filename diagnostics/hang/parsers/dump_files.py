@@ -5,8 +5,6 @@ all files as one job; an unreadable file is skipped and reported, unless no file
 beyond limits are dropped and counted as missing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

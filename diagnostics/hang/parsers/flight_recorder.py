@@ -4,8 +4,6 @@
 and the counters of its first process group. `rank_process` builds a rank also for the other parsers.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import pickle

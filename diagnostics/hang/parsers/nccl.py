@@ -5,8 +5,6 @@ fewer collectives of the same process group, or if no timeout has a sequence num
 messages, `ras_snapshot` the JSON.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@
 shows where the thread was blocked. After another exception the thread is no longer in these frames.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field, replace
 

@@ -4,8 +4,6 @@ Lines that begin with `!` and cells that begin with `%%bash`, `%%sh` or `%%scrip
 (`%...`) are dropped. If a cell's source is one JSON string, its lines are numbered from the line of that string on.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -8,8 +8,6 @@ function. The result of a call is unknown. A name that is assigned twice, also b
 function, is unknown, and so are the arguments that `**NAME` passes.
 """
 
-from __future__ import annotations
-
 import ast
 import operator
 import warnings

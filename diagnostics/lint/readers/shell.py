@@ -8,8 +8,6 @@ functions that the script does not call are returned, too; those in `$(...)` and
 "not checked" of the commands.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

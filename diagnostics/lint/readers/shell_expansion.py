@@ -4,8 +4,6 @@
 for an unknown part, two of them for an unknown word without options, and SOFT marks a default.
 """
 
-from __future__ import annotations
-
 import ast
 import operator
 import os

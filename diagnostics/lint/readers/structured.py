@@ -6,8 +6,6 @@ texts larger than MAX_BYTES. Values under names of secrets are remembered for th
 that later output masks them. `check_run_count` limits the runs and environment variables of a file for all readers.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sized
 from typing import Any

@@ -1,7 +1,5 @@
 """The rules that check run plans: functions registered by `@rule`, and entries of `declared.toml`."""
 
-from __future__ import annotations
-
 # Importing these modules registers their rules.
 from diagnostics.lint.rules import (  # noqa: F401
     batches,

@@ -4,8 +4,6 @@ If ms-swift's number of processes is unknown, 1, 2, 4 and 8 are tried, and a pro
 trainer is skipped if its release may accept any size.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ The expressions in an entry are Python; `evaluate` runs them with the run's valu
 values, and does not take True for 1.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 import tomllib

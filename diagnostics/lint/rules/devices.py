@@ -3,8 +3,6 @@
 `used_devices` and `server_is_local` return the facts for it; `servers.py` also uses `server_is_local`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from diagnostics.findings import Severity

@@ -4,8 +4,6 @@ A value that the environment may replace, or an unknown release, lowers an error
 the framework, except for errors about the command or about the copy's own options.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ the run and the defaults of the release. A condition that depends on an unknown 
 options an earlier finding has. If the release is unknown, the newest is assumed, and the finding is a warning.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Tables that another rule replaces, and those of retired issues, are left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from diagnostics import catalog

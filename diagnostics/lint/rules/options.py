@@ -5,8 +5,6 @@ of the project's own copy of the framework; types and choices come from the API 
 comparison of two releases.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

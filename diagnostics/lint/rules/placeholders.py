@@ -4,8 +4,6 @@ Three kinds cause a warning in place of an error: a text that is only probably a
 names the run, and `???` in a YAML file that is checked without its command.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ codes for which rules replace the [[config]] tables of the catalog, and `find_ta
 `by_rule` does not agree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar

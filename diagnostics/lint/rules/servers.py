@@ -3,8 +3,6 @@
 `pair_with_trainers` finds each trainer's server, for the rules that check both together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from diagnostics.findings import Severity

@@ -5,8 +5,6 @@ the verdict on an otherwise healthy job is unknown. Reports number the hosts ins
 is sent to hosts imports the standard library only. Two network namespaces simulate hosts for the whole command.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
