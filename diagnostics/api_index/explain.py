@@ -255,7 +255,7 @@ def _with_new_name(explanation: Explanation, old: str, new: str, version: str) -
     if not new:
         return explanation
     new = f"--{new}" if old.startswith("--") else new
-    sentence = f"{old} became {new} in {explanation.provider} {version}."
+    sentence = f"Perhaps {old} became {new} in {explanation.provider} {version}."
     return replace(explanation, headline=f"{explanation.headline} {sentence}", new_name=new)
 
 

@@ -48,7 +48,8 @@ def names_beside(use: Use, package: str) -> Callable[[str], Collection[str]]:
     def names_in(version: str) -> Collection[str]:
         api = query.api_with_companions(query.Release(package, version))
         if use.kind == "name":
-            return [*api.facts(use.module)]
+            # A name that the module only imports is none of its own.
+            return [name for name, entry in api.facts(use.module).items() if not entry.lstrip("?").startswith("import ")]
         definition = api.find(use.module, use.name)
         if definition is None:
             return ()

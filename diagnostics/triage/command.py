@@ -48,7 +48,7 @@ _EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "clean": FINE}
         ("triage --group runs/", "one run per log; groups the runs that failed alike"),
     ),
     exit_codes={
-        0: "no failure, and the log shows the end of the run",
+        0: "no failure, and the log shows the end of the run; or warnings alone",
         1: "a known failure",
         3: "incomplete: an unknown failure, a log without an end, or an unreadable log",
     },
