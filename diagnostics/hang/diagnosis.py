@@ -96,6 +96,12 @@ def _judge(index: JobIndex, search: RootSearch, blockers: Blockers, patience: Pa
     victims = tuple(k for k, b in waiting.items() if culprits & set(b.culprits) and k not in culprits)
     cycle = worst.level == "cycle" and worst.cause not in ("locks", "joins")
     waited_s = _longest_wait_s(index, worst, (key, *victims))
+    if (
+        worst.cause == "pending"
+        and not index.snapshot.live
+        and all(s.kind == "ray" for s in index.states.values())
+    ):
+        worst = replace(worst, cause="ray_unseen")  # a driver's task runs in another process
     verdict = Verdict(HANG, "", worst.cause, worst.certainty, worst.culprits, worst.chain, cycle)
     verdict = _consider_time(index, replace(verdict, victims=victims, waited_s=waited_s), worst, patience)
     waker = search.possible_waker(worst, patience.quiet_s) if verdict.outcome == HANG else ""
@@ -320,7 +326,9 @@ def _other_end_may_be_missing(index: JobIndex, blocker: RootBlocker) -> bool:
     """Return whether the other end of a wait in a dump, or the main thread, may be missing from the dump."""
     if index.snapshot.live or blocker.chain or blocker.level != "stuck":
         return False
-    return blocker.cause == "elsewhere" or any(map(_may_be_idle, index.states_of(blocker.culprits)))
+    return blocker.cause in ("elsewhere", "ray_unseen") or any(
+        map(_may_be_idle, index.states_of(blocker.culprits))
+    )
 
 
 def _may_be_idle(state: BlockedState) -> bool:

@@ -101,7 +101,14 @@ def _select(host: peers.Host, selection: Selection) -> list[int]:
     if not pids and selection.pattern:
         raise NoProcessError(f"--match {selection.pattern!r}: no command line matches")
     if not pids:
-        raise NoProcessError("no process here looks like part of a job: name it with --pid or --match")
+        ours, uid = discovery.ancestors(processes, os.getpid()), os.geteuid()
+        found = [
+            str(it.pid) for it in processes.values() if it.uid == uid and it.python and it.pid not in ours
+        ]
+        named = f"; Python processes of yours: {', '.join(found[-8:])}" if found else ""
+        raise NoProcessError(
+            f"no process here looks like part of a job: name it with --pid or --match{named}"
+        )
     host.survey(pids)
     pids |= peers.connected_processes(host, pids)
     return sorted(pids)

@@ -66,6 +66,15 @@ def test_ray_stack_text_is_parsed(tmp_path):
     assert (process.pid, process.role) == (4711, "Ray actor")
 
 
+def test_driver_of_ray_alone_is_unknown(tmp_path):
+    """Each driver waits for Ray; with an idle actor in the dump, nothing runs that it waits for."""
+    driver = DUMPS["ray_driver"]
+    verdict = diagnose(parse_text(tmp_path, driver)).verdict
+    assert (verdict.outcome, verdict.certainty) == ("unknown", "hypothesis")
+    assert "does not show what the task does" in verdict.sentence
+    assert diagnose(parse_text(tmp_path, driver + DUMPS["ray_actor"])).verdict.outcome == "hang"
+
+
 def test_local_variables_are_no_frames(tmp_path):
     """py-spy --locals prints a tuple as `name: (value)`, which has the form of a frame."""
     variables = '        Arguments:\n            account: ("ada", "Tulip9Kestrel")\n    '

@@ -23,7 +23,7 @@ from diagnostics.findings import FINDINGS
 from diagnostics.hang import watch
 from diagnostics.hang.collect import discovery, proc, stacks
 from diagnostics.hang.collect.discovery import ProcessEntry
-from diagnostics.hang.collect.snapshot import Selection, take_snapshot
+from diagnostics.hang.collect.snapshot import NoProcessError, Selection, take_snapshot
 from diagnostics.hang.diagnosis import Patience, diagnose
 from diagnostics.hang.parsers import bundle
 from diagnostics.hang.snapshot import SCHEMA, StackFrame
@@ -249,6 +249,17 @@ def process_table_of(*entries):
         pid: ProcessEntry(pid, ppid, 0, title, {"RANK": rank} if rank else {})
         for pid, ppid, title, rank in entries
     }
+
+
+def test_own_python_processes_are_named_if_no_job_is_found(monkeypatch):
+    """The message names the newest Python processes of the user, and not those of others."""
+    titles = {7001: "python train.py", 7002: "python train.py", 7003: "bash"}
+    table = process_table_of(*((pid, 1, title, "") for pid, title in titles.items()))
+    for pid, entry in table.items():
+        entry.uid = os.geteuid() + (pid == 7002)
+    monkeypatch.setattr(discovery, "process_table", lambda **_: table)
+    with pytest.raises(NoProcessError, match=r"Python processes of yours: 7001$"):
+        take_snapshot(Selection())
 
 
 def test_rank_variable_of_5000_digits_is_ignored():
