@@ -96,6 +96,7 @@ class _ConfigFinder:
         # Those of another module, which may have other options.
         self.foreign_classes: set[str] = set()
         self.constants: dict[str, Any] = {}
+        self.functions: set[str] = set()
         self.env: dict[str, Value] = {}
         self.parser_defaults: dict[str, Value] = {}
         self.by_name: dict[str, Settings] = {}
@@ -111,10 +112,23 @@ class _ConfigFinder:
         self._collect_aliases(nodes)
         stores = Counter(it.id for it in nodes if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store))
         self.constants = dict.fromkeys((name for name, count in stores.items() if count > 1), UNKNOWN)
+        self.functions = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+        # A method such as `append` changes a list.
+        changed = (
+            node.value.func.value
+            for node in nodes
+            if isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Call)
+            and isinstance(node.value.func, ast.Attribute)
+        )
+        self.constants |= {it.id: UNKNOWN for it in changed if isinstance(it, ast.Name)}
         self._collect_constants(tree.body)
         self._collect_parser_defaults(nodes)
         for node in nodes:
             self._visit(node)
+        for node in nodes:
+            if isinstance(node, ast.Call) and _keyword(node, "reward_funcs"):
+                self._add_reward_functions(node)
         for config in self.configs:
             check_run_count(self.configs, self.file, self.env)
             config.env = self.env
@@ -198,6 +212,19 @@ class _ConfigFinder:
         if name:
             self.by_name[name] = config
 
+    def _add_reward_functions(self, call: ast.Call) -> None:
+        """Add the reward functions that a trainer gets, as a list of names, to the config object that it gets."""
+        config, functions = _keyword(call, "args"), _keyword(call, "reward_funcs")
+        settings = self.by_name.get(_dotted_name(config)) if config else None
+        if isinstance(config, ast.Call):
+            settings = next((it for it in self.configs if it.place == self._location_of(config)), None)
+        is_trainer = _dotted_name(call.func).rpartition(".")[2].replace("Trainer", "Config") in self.classes
+        data = [""] if getattr(functions, "id", "") in self.functions else self._evaluate(functions)
+        if is_trainer and settings is not None and isinstance(data, list):
+            names = [_dotted_name(item) for item in getattr(functions, "elts", ())] or ["..."] * len(data)
+            settings.set("reward_funcs", Value(names, self._location_of(call)))
+            settings.script_options |= {"reward_funcs"}
+
     def _add_keyword(self, keyword: ast.keyword, config: Settings) -> None:
         """Add one argument of a config object, or the items of a literal `**{...}`; note a `**NAME` as unknown."""
         place = self._location_of(keyword)
@@ -238,6 +265,8 @@ class _ConfigFinder:
             # Lists of names of lists could double with each line.
             return UNKNOWN if depth and isinstance(value, list | dict) else value
         if isinstance(node, ast.List | ast.Tuple) and len(node.elts) <= _MAX_ITEMS:
+            if any(isinstance(item, ast.Starred) for item in node.elts):
+                return UNKNOWN
             return [self._evaluate(item, depth + 1) for item in node.elts]
         if isinstance(node, ast.Dict) and len(node.keys) <= _MAX_ITEMS:
             keys = [self._evaluate(key, depth + 1) if key else UNKNOWN for key in node.keys]
