@@ -187,7 +187,9 @@ class CheckResult:
 
     @property
     def printed_outcome(self) -> str:
-        """The outcome, but `unread` for an input that could not be read."""
+        """The outcome, but `unread` for an input that could not be read, and `partly` if no missing input decides."""
+        if self.outcome == "not_judged" and not self.incomplete:
+            return "partly"
         return "unread" if self.reads and self.outcome == "crashed" else self.outcome
 
     @property

@@ -26,6 +26,7 @@ OUTCOMES = {
     "ok": ("passed", "ok", "green"),
     "findings": ("with findings", "found", "yellow"),
     "not_judged": ("incomplete", "unknown", "yellow"),
+    "partly": ("partly checked", "unknown", "yellow"),
     "ignored": ("filtered out", "ignored", "dim"),
     "skipped": ("not applicable", "skipped", "dim"),
     "crashed": ("crashed", "CRASHED", "bold red"),
@@ -165,7 +166,8 @@ def print_not_checked(
 ) -> None:
     """Print an input that was not checked and, `with_head`, before it a line with the checks that needed it."""
     names = ", ".join(dict.fromkeys(checks))
-    head = f"{names}: not checked" if names else "not checked"
+    effect = "" if missing.decides else ", but the exit code counts it as passed"
+    head = f"{names}: not checked{effect}" if names else f"not checked{effect}"
     if with_head:
         print_text(console, Text(f"{'unknown':<{INDENT}}", "yellow") + Text(head))
     print_text(console, missing.text, indent=INDENT)
@@ -179,8 +181,9 @@ def print_checks(console: Console, report: Report, *, verbose: bool = False) -> 
     if not verbose:
         previous = None
         for missing, names in report.not_checked.items():
-            print_not_checked(console, missing, names, with_head=names != previous)
-            previous = names
+            group = names, missing.decides
+            print_not_checked(console, missing, names, with_head=group != previous)
+            previous = group
         print_text(console, count_checks(report), "dim")
     for note in report.remarks if verbose else filter(None, [report.method_note]):
         print_text(console, f"note: {note}", "dim")
@@ -198,7 +201,7 @@ def count_checks(report: Report) -> str:
     """Return the number of checks by outcome ("21 checks: 11 passed, 10 not applicable"), with a hint on --verbose."""
     counts = report.outcomes
     listed = [f"{counts[outcome]} {word}" for outcome, (word, _, _) in OUTCOMES.items() if counts[outcome]]
-    if both := sum(check.outcome == "findings" and bool(check.not_judged) for check in report.checks):
+    if both := sum(check.outcome == "findings" and check.incomplete for check in report.checks):
         findings_text = f"{counts['findings']} {OUTCOMES['findings'][0]}"
         listed[listed.index(findings_text)] = f"{findings_text} ({both} of them incomplete)"
     return f"{fixes.count_of(len(report.checks), 'check')}: {', '.join(listed)}; --verbose shows everything"
@@ -215,8 +218,10 @@ def summary(report: Report) -> str:
     checked = any(entry.outcome not in {"skipped", "crashed"} and not entry.reads for entry in report.checks)
     nothing = "no problems found" if checked or not report.checks else "nothing was checked"
     parts = [", ".join(listed) or nothing]
-    if incomplete := sum(bool(check.not_judged) for check in report.checks):
-        parts.append(f"{incomplete} of {len(report.checks)} checks incomplete")
+    kinds = Counter(
+        "incomplete" if check.incomplete else "partly checked" for check in report.checks if check.not_judged
+    )
+    parts += [f"{count} of {len(report.checks)} checks {kind}" for kind, count in sorted(kinds.items())]
     if counts["unread"]:
         parts.append(f"{fixes.count_of(counts['unread'], 'file')} unreadable")
     if counts["crashed"]:

@@ -174,6 +174,7 @@ def test_unchecked_values_are_shown_and_prevent_success_if_they_decide(reported_
     full = Report("lint", {"files": [], "packages": {}}, (check,))
     assert full.exit_code(Severity.ERROR) == (3 if decides else 0)
     assert full.incomplete_summary == "1 of 1 checks incomplete: trainer.nnodez: no source knows it"
+    assert ("1 of 1 checks incomplete" in terminal.summary(full)) == decides
     terminal.render(full, sys.stdout)
     printed = {
         "terminal": " ".join(capsys.readouterr().out.split()),
