@@ -4,7 +4,7 @@
 `problem`. Keys that are not named here are ignored, so that files of older versions are read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,6 +110,12 @@ def load(path: Path = PATH) -> Compat:
         return Compat(problem=f"{path.name} is not shipped with this copy of the tool")
     except (OSError, ValueError) as error:
         return Compat(problem=f"{path.name} cannot be read: {type(error).__name__}: {error}")
+
+
+def ran_with(cell: Mapping[str, Any], layers: Iterable[str], package: str) -> str:
+    """Return the release of a package with which layers of a cell ran; empty if unknown."""
+    texts = [cell["layers"][name].get("ran_with", {}).get(package, "") for name in layers]
+    return next((text.partition(":")[0] for text in reversed(texts) if text), "")
 
 
 def passed_layers(cell: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ uses and APIs.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from functools import cache, cached_property, lru_cache
@@ -23,8 +23,9 @@ from diagnostics.api_index import store
 from diagnostics.api_index.compare import Comparison, Lookup, MissingUse, compare
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.release_api import Definition, IndexedFacts, ReleaseApi
-from diagnostics.api_index.rules import broken_rules, is_needed_by_grpo
+from diagnostics.api_index.rules import broken_rules, is_grpo_file, is_needed_by_grpo
 from diagnostics.api_index.uses import Use
+from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.output import release_pairs
 from diagnostics.versions import CLASHES, Clash, in_range, parse_version, satisfiable
 
@@ -40,6 +41,10 @@ _PROTECTED = (
     ("trl/models/modeling_base.py", "transformers.deepspeed", "<=4.33.0"),
     ("peft/utils/transformers_weight_conversion.py", "transformers", ">=5.0.0.dev0"),
 )
+# Trainer, its releases, and a name of vLLM that they define before they import TRL.
+_DEFINED = (("ms-swift", ">=3.11.0", "vllm.sampling_params.GuidedDecodingParams"),)
+FIRST_FOR_GRPO = {"vllm": Version("0.6"), "transformers": Version("4.46"), "trl": Version("0.14")}
+"""The first releases with GRPO, or that GRPO trainers use; earlier ones are in the index for tracebacks."""
 # Requirements of vLLM's CUDA build, which a plugin for other hardware replaces.
 _CUDA_REQUIREMENTS = {"torch", "torchaudio", "torchvision"}
 # A trainer's release was tested with engines of its time, not with engines that appeared later.
@@ -68,6 +73,8 @@ class Compatibility:
         allowed: Whether the declared ranges allow the pair; None if none is declared, or only another extra's.
         run: The published result of the pair: `ran`, `part`, `fails` or ''.
         run_failures: Codes of issues that the failed layers of that run report.
+        wrappers: The trainers that wrap the user, TRL. They generate with code of their own, so that only the names
+            count that TRL's files import and the trainers do not define.
     """
 
     user: Release
@@ -76,6 +83,7 @@ class Compatibility:
     allowed: bool | None
     run: str = ""
     run_failures: tuple[str, ...] = ()
+    wrappers: tuple[Release, ...] = ()
 
     @cached_property
     def conflicts(self) -> tuple[str, ...]:
@@ -91,7 +99,17 @@ class Compatibility:
     @cached_property
     def names(self) -> Comparison | None:
         """The user's uses compared with the provider's names; None if `compare_names` returns None."""
-        return compare_names(self.user, self.provider)
+        found = compare_names(self.user, self.provider)
+        if found is None or not self.wrappers:
+            return found
+        defined = [
+            name
+            for trainer in self.wrappers
+            for package, versions, name in _DEFINED
+            if trainer.package == package and in_range(trainer.version, versions)
+        ]
+        missing = [item for item in missing_at_import(found) if item.use.text not in defined]
+        return replace(found, missing=missing)
 
     @property
     def excluded(self) -> bool:
@@ -108,6 +126,15 @@ class Compatibility:
         """Missing names that fail only when a function is called, or when one particular model is used."""
         at_import = self.at_import
         return [item for item in self.names.missing if item not in at_import] if self.names else []
+
+    @property
+    def limits_grpo(self) -> bool:
+        """Whether a layer of the pair's run failed, or a file that a GRPO run uses calls a missing name."""
+        return bool(self.run_failures) or any(map(self.concerns_grpo, self.when_called))
+
+    def concerns_grpo(self, item: MissingUse) -> bool:
+        """Return whether a missing name is used in a file that GRPO runs use; True for packages other than TRL."""
+        return self.user.package != "trl" or is_grpo_file(item.use.file)
 
     @property
     def missing_in_grpo(self) -> list[MissingUse]:
@@ -418,9 +445,13 @@ def conflicts(first: Release, second: Release) -> Iterator[str]:
             yield f"{first} requires {name}{texts[0]}, {second} requires {name}{texts[1]}"
 
 
-def compatibility(user: Release, provider: Release) -> Compatibility:
-    """Collect the evidence on two releases; `user` imports names from `provider`."""
-    ranges = declared_ranges(user, provider.package)
+def compatibility(user: Release, provider: Release, trainers: Collection[Release] = ()) -> Compatibility:
+    """Collect the evidence on two releases; `user` imports names from `provider`.
+
+    If installed `trainers` wrap the user, its own runs and the ranges of its extras say nothing about the pair.
+    """
+    wrappers = tuple(it for it in trainers if user.package in FRAMEWORKS[it.package].wraps)
+    ranges = [item for item in declared_ranges(user, provider.package) if not (wrappers and item[1])]
     binding = (
         [item for item in ranges if not item[1]]
         or [item for item in ranges if item[1] in {provider.package, module_of(provider.package)}]
@@ -433,7 +464,8 @@ def compatibility(user: Release, provider: Release) -> Compatibility:
         allowed, binding = None, [*binding, *accepting]
     same_number = " (by its number)" if is_built_for(user.package, provider.package) else ""
     declared = tuple(f"{item}" + (f" (extra {extra})" if extra else same_number) for item, extra in binding)
-    return Compatibility(user, provider, declared, allowed, *published_run(user, provider))
+    run, failures = ("", ()) if wrappers else published_run(user, provider)
+    return Compatibility(user, provider, declared, allowed, run, failures, wrappers)
 
 
 def published_run(user: Release, provider: Release) -> tuple[str, tuple[str, ...]]:
@@ -464,6 +496,12 @@ def trainer_run(table: compat_table.Compat, user: Release, provider: Release) ->
     if {"import", "config", "rollout", "loss"} <= passed:
         return "ran"
     return "part" if passed & {"import", "rollout"} else ""
+
+
+def transformers_of_run(trl: str, vllm: str) -> str:
+    """Return the release of transformers with which a pair of TRL and vLLM ran; empty if it did not run."""
+    pair = _published_pairs()[0].get((vllm, trl))
+    return pair.transformers if pair and pair.state == "ran" else ""
 
 
 @cache

@@ -16,6 +16,7 @@ from itertools import groupby, permutations
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
 from rich.console import Console
 
 from diagnostics import UserError
@@ -59,7 +60,8 @@ def parse_questions(words: Sequence[str]) -> list[tuple[str, list[Release]]]:
             other = f"{package} is not in the index; it has {known}"
             in_repository = f"{name} is on no package index; {advice}"
             raise UserError(f"versions {word}: {in_repository if package in DISPLAY_NAMES else other}")
-        versions = query.find_releases(package, version)
+        found = [item.version for item in _all_releases(package)]
+        versions = query.find_releases(package, version) if version else found
         if not versions:
             releases = query.find_releases(package, "")
             raise UserError(f"versions {word}: the index has {package} {releases[-1]} to {releases[0]}")
@@ -100,7 +102,11 @@ def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Ranking]:
 
 
 def _all_releases(package: str) -> list[Release]:
-    return [Release(package, item) for item in query.find_releases(package, "")]
+    """Return the indexed releases of a package with which GRPO trainers run, newest first."""
+    oldest = query.FIRST_FOR_GRPO.get(package)
+    found = query.find_releases(package, "")
+    recent = [item for item in found if oldest is None or Version(item) >= oldest]
+    return [Release(package, item) for item in recent or found]
 
 
 def _depends(user: Release, provider: str) -> bool:
@@ -115,7 +121,7 @@ def installed_pairs(python: Path) -> list[Compatibility]:
         NoEnvironmentError: The path is no interpreter of an environment.
     """
     from diagnostics.collect import python_environment
-    from diagnostics.doctor.checks.missing_names import indexed_releases
+    from diagnostics.doctor.checks.missing_names import indexed_releases, trainers_of
     from diagnostics.doctor.target_env import prefix_of
 
     with cpu_limit("reading the environment", _COLLECT_S):
@@ -123,7 +129,7 @@ def installed_pairs(python: Path) -> list[Compatibility]:
     if not indexed:
         raise UserError(f"--python {python}: no package with a release in the index is installed")
     return [
-        query.compatibility(user, provider)
+        query.compatibility(user, provider, trainers_of(indexed))
         for user, provider in permutations(indexed, 2)
         if _depends(user, provider.package)
     ]
@@ -132,7 +138,8 @@ def installed_pairs(python: Path) -> list[Compatibility]:
 def choose_set(answers: Sequence[Ranking]) -> list[Release]:
     """Return the releases to install together: of each answer the best pair that fits the releases chosen before.
 
-    A package that they depend on is added if the newest release that they allow does not fit them.
+    A package that they depend on is added if the newest release that they allow is not the one of their published run,
+    or else does not fit them.
     """
     chosen: dict[str, Release] = {}
     for answer in answers:
@@ -150,7 +157,10 @@ def choose_set(answers: Sequence[Ranking]) -> list[Release]:
 
 
 def _needed_pin(name: str, chosen: Sequence[Release]) -> Release | None:
-    """Return the newest release of a dependency that fits the chosen releases; None if it is the newest they allow."""
+    """Return the release of a dependency in the published run of the chosen releases, else the newest that fits them.
+
+    None if it is the newest release that they allow.
+    """
     users = [
         item for item in chosen if any(not extra for _, extra in query.requirements_of(item).get(name, ()))
     ]
@@ -158,7 +168,10 @@ def _needed_pin(name: str, chosen: Sequence[Release]) -> Release | None:
     fitting = (
         item for item in allowed if not any(query.compatibility(user, item).contradicted for user in users)
     )
-    newest = next(fitting, None) if users else None
+    versions = {item.package: item.version for item in chosen}
+    ran = query.transformers_of_run(versions.get("trl", ""), versions.get("vllm", ""))
+    fixed = Release(name, ran) if name == "transformers" and ran else None
+    newest = (fixed or next(fitting, None)) if users else None
     return None if newest == next(iter(allowed), None) else newest
 
 
@@ -261,10 +274,10 @@ def _misfit(answer: Ranking) -> str:
 
 def render_installed(console: Console, pairs: Sequence[Compatibility]) -> None:
     """Print the pairs of installed releases that do not fit or lack names; if there are none, print all pairs."""
-    notable = [pair for pair in pairs if not pair.fits or pair.when_called]
+    notable = [pair for pair in pairs if not pair.fits or pair.limits_grpo]
     fitting = [pair for pair in pairs if pair.fits]
     text = f"{len(fitting)} of {len(pairs)} pairs of installed packages fit"
-    if partly := sum(bool(pair.when_called) for pair in fitting):
+    if partly := sum(pair.limits_grpo for pair in fitting):
         text += f"; {partly} lack names that only some functions call"
     print_text(console, f"versions: {text}", "bold")
     for pair in notable or pairs:

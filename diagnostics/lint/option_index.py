@@ -34,8 +34,6 @@ from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.user_scripts import read_declarations
 from diagnostics.lint.values import TYPED_FILES, Settings, Value
 
-OLDEST = {"vllm": Version("0.6"), "transformers": Version("4.46"), "trl": Version("0.14")}
-"""The first releases with GRPO, or that GRPO trainers use; earlier ones are in the index for tracebacks."""
 # Similarity from which a name counts as misspelt, for `difflib`.
 _SIMILARITY = 0.84
 # The same where the name may also be that of a script's own option.
@@ -304,7 +302,9 @@ def equivalent_option(plan: RunPlan, name: str, release: Version | None) -> str:
     """Return the framework's option with the meaning that `name` has in others, unless it is set; empty if none."""
     framework = plan.framework
     meanings = {dialect.names.get(name) for dialect in DIALECTS.values()} - {None}
-    equivalents = (option for option, meaning in DIALECTS[framework].names.items() if {meaning} == meanings)
+    names_model = any(name in dialect.model_options for dialect in DIALECTS.values())
+    equivalents = [option for option, meaning in DIALECTS[framework].names.items() if {meaning} == meanings]
+    equivalents += DIALECTS[framework].model_options if names_model else ()
     return next(
         (
             option
@@ -453,11 +453,11 @@ def releases_with_all(
 ) -> tuple[list[str], tuple[Version, ...]]:
     """Return the options of `wanted` that some release lacks, and the releases that have all of them.
 
-    Releases before OLDEST don't count, nor options that no release has or that come from another package, such as
-    transformers. Both are empty if each release has all options, or the package is not indexed.
+    Releases before FIRST_FOR_GRPO don't count, nor options that no release has or that come from another package, such
+    as transformers. Both are empty if each release has all options, or the package is not indexed.
     """
     indexed = map(Version, store.load_options(package).releases)
-    releases = [release for release in indexed if release >= OLDEST.get(package, release)]
+    releases = [release for release in indexed if release >= query.FIRST_FOR_GRPO.get(package, release)]
     spans = {name: span for name in wanted if (span := release_span(package, name, role))}
     partial = {
         name: (first, last)

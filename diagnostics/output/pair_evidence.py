@@ -19,8 +19,8 @@ def pair_text(pair: Compatibility) -> str:
 
 
 def mark_of(pair: Compatibility) -> str:
-    """Return ✘ if the pair is contradicted, ? if it was not checked, ! if some functions call missing names, else ✔."""
-    return {False: "✘", None: "?", True: "!" if pair.when_called else "✔"}[pair.fits]
+    """Return ✘ for a contradicted pair, ? if it was not checked, ! if parts of a GRPO run may fail, else ✔."""
+    return {False: "✘", None: "?", True: "!" if pair.limits_grpo else "✔"}[pair.fits]
 
 
 def evidence_lines(pair: Compatibility, *, with_names: bool = True) -> Iterator[str]:
@@ -46,7 +46,7 @@ def evidence_lines(pair: Compatibility, *, with_names: bool = True) -> Iterator[
     else:
         yield f"{pair.user.package} declares no range of {pair.provider.package}"
     if pair.is_later:
-        yield f"more than a month newer than {pair.user}"
+        yield f"{pair.provider} appeared more than a month later"
     if pair.allowed is False and not with_names:
         return
     yield from (f"conflict: {text}" for text in pair.conflicts)

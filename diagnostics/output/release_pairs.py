@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from packaging.version import Version
 from rich.console import Console
 
-from diagnostics.compat_table import FAILED, PASSED, Compat, passed_layers
+from diagnostics.compat_table import FAILED, PASSED, Compat, passed_layers, ran_with
 from diagnostics.fixes import quote_command, uv_pip
 from diagnostics.output.terminal import print_command, print_text
 
@@ -60,6 +60,7 @@ class PublishedPair:
         failed_codes: Codes of the layers that failed, in the order of the questions.
         failed: The question and reason of each failed layer.
         install: The command that installs the pair.
+        transformers: The release of transformers with which it ran.
     """
 
     id: str
@@ -72,6 +73,7 @@ class PublishedPair:
     failed_codes: tuple[str, ...]
     failed: tuple[str, ...]
     install: str
+    transformers: str
 
 
 def published_pairs(cells: Iterable[Mapping[str, Any]]) -> list[PublishedPair]:
@@ -97,7 +99,11 @@ def _pair(cell: Mapping[str, Any]) -> PublishedPair:
         reasons += [f"{' '.join(question.head)}: {text}" for text in texts]
     engine = passed & _WITH_ENGINE or any(name.startswith("train:") for name in passed)
     scheduler = layers.get("scheduler", {})
-    pins = [f"{name}=={cell[name]}" for name in ("vllm", "trl", "transformers", "torch") if cell.get(name)]
+    transformers = ran_with(cell, passed_layers(cell), "transformers")
+    versions = {**cell, "transformers": transformers or cell.get("transformers")}
+    pins = [
+        f"{name}=={versions[name]}" for name in ("vllm", "trl", "transformers", "torch") if versions.get(name)
+    ]
     return PublishedPair(
         cell["id"],
         cell["vllm"],
@@ -109,6 +115,7 @@ def _pair(cell: Mapping[str, Any]) -> PublishedPair:
         failed_codes=tuple(failed_codes),
         failed=tuple(reasons),
         install=quote_command(uv_pip("install", *pins)),
+        transformers=transformers,
     )
 
 

@@ -88,16 +88,28 @@ def test_cmp001_is_info_only_if_vllm_finds_its_platform(environment, state, extr
     assert [item.severity for item in report.findings if item.code == "CMP001"] == [severity]
 
 
-def test_unresolvable_pair_is_info_only_if_another_trainer_is_installed(environment):
-    """The finding is only info with ms-swift, which does not install the extra of TRL that has the range."""
-    environment.add("vllm", "0.9.2").add("trl", "0.23.1")
-    table = Compat(generated="2026-11-21")
-    severities = []
-    for name in ("numpy", "ms-swift"):
-        environment.add(name, "3.10.0")
-        report = run_checks.examine(python_environment.collect(environment.prefix, {}), load_catalog(), table)
-        severities += [item.severity for item in report.findings if item.code == "CMP905"]
-    assert severities == [Severity.WARNING, Severity.INFO]
+@pytest.mark.parametrize(
+    ("vllm", "trl", "swift", "found"),
+    [
+        ("0.9.2", "0.23.1", "", {"CMP905": Severity.WARNING}),
+        ("0.9.2", "0.23.1", "3.10.0", {}),
+        ("0.12.0", "0.24.0", "3.10.0", {"CMP905": Severity.ERROR, "CMP906": Severity.WARNING}),
+        ("0.12.0", "0.24.0", "3.11.0", {}),
+    ],
+)
+def test_pair_of_a_wrapped_trl_counts_only_names_that_the_trainer_lacks(environment, vllm, trl, swift, found):
+    """ms-swift does not install TRL's extra with the range; from 3.11.0 on it defines the name that vLLM 0.12 lacks."""
+    environment.add("vllm", vllm).add("trl", trl)
+    if swift:
+        environment.add("ms-swift", swift)
+    known = python_environment.collect(environment.prefix, {})
+    report = run_checks.examine(known, load_catalog(), Compat(generated="2026-11-21"))
+    results = {
+        item.code: item.severity
+        for item in report.findings
+        if item.code == "CMP905" or (item.code == "CMP906" and "trl" in item.title)
+    }
+    assert results == found
 
 
 @pytest.fixture

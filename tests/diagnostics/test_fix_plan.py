@@ -151,6 +151,22 @@ def test_version_sets_state_evidence_unverified_parts_and_changes(environment):
     assert first.distance == 4
 
 
+def test_engine_outside_the_range_of_a_trainer_is_replaced_without_a_set(environment):
+    """The plan has the command of doctor's own finding, also if no version set has the trainer."""
+    environment.add("vllm", "0.8.5").add("openrlhf", "0.8.5", requires=["vllm==0.9.1"])
+    step = package_step(plan_of(environment))
+    assert (step.need, step.codes) == ("should", ("CMP903",))
+    assert commands(step)[0].endswith(" install vllm==0.9.1")
+
+
+def test_ranges_of_one_package_are_joined_without_repetition(environment):
+    required = [Constraint("a", "numpy", "<2"), Constraint("b", "numpy", "<2,>=1.26")]
+    (step,) = install_step(
+        [], required, None, installers.find_installer(python_environment.collect(environment.prefix, {}))
+    )
+    assert requirements(step.commands) == [("numpy<2,>=1.26",)]
+
+
 def test_set_that_breaks_another_package_is_not_suggested(environment):
     broken_pair(environment).add("ms-swift", "3.9.0", requires=["trl<0.24,>=0.15"])
     # SCH001 and SCH002 are left out, because the only tested set that fits has them.

@@ -13,6 +13,7 @@ from diagnostics import compat_table
 from diagnostics.api_index import query
 from diagnostics.commands import version_answers
 from diagnostics.output import release_pairs, sanitize
+from diagnostics.output.pair_evidence import mark_of
 from tests.diagnostics.conftest import Terminal
 
 ROWS, COLUMNS = 24, 80
@@ -48,7 +49,8 @@ def test_recommended_pair_ran_and_its_command_has_those_releases(screen_lines):
     assert f"install vLLM {pair.vllm} with TRL {pair.trl}" in " ".join(lines)
     (cell,) = [item for item in PUBLISHED.cells if item["id"] == pair.id]
     words = shlex.split("\n".join(lines).partition("$ ")[2].partition("\n\n")[0].replace("\\\n", ""))
-    pins = [f"{name}=={cell[name]}" for name in ("vllm", "trl", "transformers", "torch")]
+    ran = compat_table.ran_with(cell, compat_table.passed_layers(cell), "transformers")
+    pins = [f"vllm=={pair.vllm}", f"trl=={pair.trl}", f"transformers=={ran}", f"torch=={cell['torch']}"]
     assert words == ["uv", "pip", "install", "--no-config", *pins]
     results = [(entry["evidence"], entry["verdict"]) for entry in cell["layers"].values()]
     assert results.count(("executed", "pass")) > 3
@@ -118,6 +120,19 @@ def test_pair_without_a_name_that_grpo_needs_does_not_fit(user, provider, name):
 
 
 @pytest.mark.parametrize(
+    ("trl", "vllm", "mark"), [("0.26.2", "0.11.0", "✔"), ("1.16.0", "0.31.0", "!"), ("1.16.0", "0.32.0", "✘")]
+)
+def test_mark_of_a_pair_is_about_grpo_runs(trl, vllm, mark):
+    """An experimental trainer of the first lacks a name; a layer of the second failed; the third is out of range."""
+    assert mark_of(query.compatibility(query.Release("trl", trl), query.Release("vllm", vllm))) == mark
+
+
+def test_releases_without_grpo_are_left_out():
+    questions = dict(version_answers.parse_questions(["vllm==0.8.5", "trl"]))
+    assert questions["trl"][-1].version == "0.14.0"
+
+
+@pytest.mark.parametrize(
     ("questions", "code", "line"),
     [
         (("easyr1",), 2, "EasyR1 is on no package index; see the requirements.txt"),
@@ -140,6 +155,7 @@ def test_unfit_pair_is_replaced_and_easyr1_refused(run_command, questions, code,
         (["trl==0.19.1", "vllm"], "trl 0.19.1, vllm 0.9.2, transformers 4.53.3"),
         (["vllm==0.10.0", "ms-swift"], "ms-swift 4.5.3, vllm 0.10.0, transformers 4.57.6"),
         (["trl==1.16.0", "vllm==0.31.0"], "trl 1.16.0, vllm 0.31.0"),
+        (["trl==0.17.0", "vllm==0.8.5"], "trl 0.17.0, vllm 0.8.5, transformers 4.53.3"),
     ],
 )
 def test_dependency_is_pinned_if_its_newest_allowed_release_does_not_fit(questions, chosen):

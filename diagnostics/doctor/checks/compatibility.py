@@ -5,18 +5,19 @@ TRL uses. `_better_pairs` suggests the nearest pairs that ran and passed, and fi
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from diagnostics import called_as
 from diagnostics.api_index import query
 from diagnostics.api_index.query import Compatibility, Release
 from diagnostics.compat_table import FAILED
+from diagnostics.doctor.checks.missing_names import indexed_releases, trainers_of
 from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, check, finding
 from diagnostics.doctor.fix_plan.known_good_pins import choose_sets, public_version
 from diagnostics.doctor.installers import install
 from diagnostics.findings import EVIDENCE_LEVELS, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, quote_command
-from diagnostics.frameworks import configuring_trainers
 from diagnostics.output.pair_evidence import pair_text
 
 _FAILED_LAYERS = FAILED | {"expected_fail"}
@@ -30,16 +31,20 @@ def compatibility(case: CheckInput) -> Iterator[Finding]:
     - CMP905: it has no verdict, and metadata or source contradict it.
     - CMP901: it has no verdict, and nothing is known against it, or the API index cannot compare its names.
 
-    A cell with another verdict gives no finding, even if some of its layers failed.
+    A cell with another verdict gives no finding, even if some of its layers failed. Where another trainer wraps TRL,
+    only a contradiction counts.
     """
     vllm, trl = case.environment.vllm, case.environment.packages.get("trl")
     if vllm is None or trl is None or case.compat.problem:
         missing = [name for name, package in (("vLLM", vllm), ("TRL", trl)) if not package]
         raise NotApplicableError(f"{' and '.join(missing)} not installed" if missing else case.compat.problem)
     versions = public_version(vllm.version), public_version(trl.version)
-    pair = query.compatibility(Release("trl", versions[1]), Release("vllm", versions[0]))
+    trainers = trainers_of(indexed_releases(case.environment))
+    pair = query.compatibility(Release("trl", versions[1]), Release("vllm", versions[0]), trainers)
     installed = Evidence(f"vLLM {vllm.version} with TRL {trl.version}", vllm.place)
-    for cell in case.compat.cells:
+    if pair.wrappers and not pair.contradicted:
+        return
+    for cell in () if pair.wrappers else case.compat.cells:
         if (cell["vllm"], cell["trl"]) == versions and cell["verdict"] != "unknown":
             if cell["verdict"] in FAILED:
                 yield _cell_finding(case, cell, pair, installed)
@@ -58,12 +63,14 @@ def _unrun_finding(case: CheckInput, pair: Compatibility, installed: Evidence) -
         detail += ", so its result is unknown."
         return finding("CMP901", Severity.INFO, evidence, fix, detail, known_by=known_by)
     severity = Severity.ERROR if missing else Severity.WARNING
-    # The range is that of an extra, which another trainer does not install.
-    if not missing and "trl" not in configuring_trainers(case.environment.packages):
-        severity = Severity.INFO
     advice, installs = _better_pairs(case, pair)
     detail += "; metadata and source were read."
-    return finding("CMP905", severity, evidence, Fix.of(advice, *installs), detail)
+    result = finding("CMP905", severity, evidence, Fix.of(advice, *installs), detail)
+    if missing or pair.allowed is not False:
+        return result
+    ranges = " or ".join(item.partition(" ")[0] for item in pair.declared)
+    title = f"vLLM {pair.provider.version} is outside the range of TRL {pair.user.version} (vllm{ranges}); not run here"
+    return replace(result, title=title)
 
 
 def _cell_finding(

@@ -4,7 +4,7 @@ The names are those of the releases in the API index; installed source is not re
 register are reported, too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import permutations
 
@@ -15,6 +15,7 @@ from diagnostics.collect.python_environment import Environment
 from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, check, finding
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, join_some, quote_command
+from diagnostics.frameworks import TRAINER_PACKAGES
 
 _MAX_EVIDENCE = 4
 
@@ -27,6 +28,11 @@ def indexed_releases(environment: Environment) -> list[Release]:
     return [release for release in releases if query.find_releases(release.package, release.version)]
 
 
+def trainers_of(releases: Iterable[Release]) -> list[Release]:
+    """Return the trainers among releases."""
+    return [release for release in releases if release.package in TRAINER_PACKAGES]
+
+
 @check("names of other packages")
 def missing_names(case: CheckInput) -> Iterator[Finding]:
     """Report names that one package uses and another lacks, and model types that both register (CMP906).
@@ -37,19 +43,21 @@ def missing_names(case: CheckInput) -> Iterator[Finding]:
     if len(releases) < 2:
         raise NotApplicableError("fewer than two installed packages are in the API index")
     for user, provider in permutations(releases, 2):
-        comparison = query.compare_names(user, provider)
-        if comparison is None or not comparison.missing:
+        pair = query.compatibility(user, provider, trainers_of(releases))
+        at_import = pair.at_import
+        # Uses of TRL's other trainers are no matter of a GRPO run, unless they fail at import.
+        called = [item for item in pair.when_called if pair.concerns_grpo(item)]
+        if pair.names is None or not (at_import or called):
             continue
-        at_import = query.missing_at_import(comparison)
         moment = "when a file of it is imported" if at_import else "when a function of it is called"
-        missing = [*at_import, *comparison.missing]
+        missing = [*at_import, *called]
         names = list(dict.fromkeys(item.use.text for item in missing))
         words = ("versions", f"{user.package}=={user.version}", provider.package)
         fix = Fix.of(
             f"Choose releases that fit. `{quote_command((*called_as().split(), *words))}` lists them."
         )
         title = f"{user} uses {join_some(names, 1)}, which {provider} does not have"
-        listing = f"{', '.join(names[:_MAX_EVIDENCE])} ({len(names)} of {comparison.checked} names)"
+        listing = f"{', '.join(names[:_MAX_EVIDENCE])} ({len(names)} of {pair.names.checked} names)"
         detail = f"{user} uses names from {provider.package} that {provider.version} lacks: {listing}."
         clashes = [item for item in missing if item.use.kind == "registered"]
         if clashes:

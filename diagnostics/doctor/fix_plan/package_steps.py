@@ -96,7 +96,8 @@ def _combine(required: Iterable[Constraint]) -> list[str]:
     """Return one requirement for each package with all its ranges; a package that no version satisfies is left out."""
     by_name: dict[str, dict[str, None]] = {}
     for item in required:
-        by_name.setdefault(item.name, {}).update({item.versions: None} if item.versions else {})
+        parts = filter(None, map(str.strip, item.versions.split(",")))
+        by_name.setdefault(item.name, {}).update(dict.fromkeys(parts))
     return [f"{name}{','.join(versions)}" for name, versions in by_name.items() if satisfiable(versions)]
 
 

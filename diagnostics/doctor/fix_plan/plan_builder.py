@@ -48,6 +48,9 @@ def build_plan(
         sets, _ = choose_sets(case, remaining, without=replaced)
     replaces_pair = bool(replaced) or any(map(_needs_another_pair, findings))
     chosen_set = sets[0] if sets and replaces_pair else None
+    if chosen_set is None:  # without a set, the plan installs the engine that the trainer requires
+        ranges = [it for it in findings if it.code == "CMP903" and it.severity > Severity.INFO]
+        constraints += [item for finding in ranges for item in requirements.finding_constraints(finding)]
     required = package_steps.merge_constraints(environment, findings, constraints, chosen_set)
     versions = chosen_set.versions if chosen_set else {}
     changes = [*required, *(Constraint("", name, f"=={version}") for name, version in versions.items())]
@@ -153,7 +156,7 @@ def _excluded(action: Install, versions: Mapping[str, str]) -> list[Constraint]:
 
 
 def _with_record(steps: list[Step], environment: Environment, installer: Installer) -> tuple[Step, ...]:
-    """Add a last step that checks again; if packages change, add a first step that records them, and the undo."""
+    """Add a last step that checks again; if packages change, add a step before it that records them, and the undo."""
     results = []
     for step in steps:
         changes = any(isinstance(action, Install | Uninstall) for action in step.commands)
@@ -166,7 +169,10 @@ def _with_record(steps: list[Step], environment: Environment, installer: Install
             cost="none: it writes to your home folder",
             commands=(installer.record(),),
         )
-        results.insert(0, record)
+        # It runs the interpreter, which may have to be repaired first.
+        results.insert(
+            max((at for at, it in enumerate(results, 1) if "ENV924" in it.codes), default=0), record
+        )
     if steps:
         reason = "Doctor reads releases, not settings: it may still report an issue that a setting avoids."
         again = Run((*called_as().split(), "doctor", "--prefix", environment.prefix))
