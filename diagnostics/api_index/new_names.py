@@ -49,7 +49,8 @@ def names_beside(use: Use, package: str) -> Callable[[str], Collection[str]]:
         api = query.api_with_companions(query.Release(package, version))
         if use.kind == "name":
             # A name that the module only imports is none of its own.
-            return [name for name, entry in api.facts(use.module).items() if not entry.lstrip("?").startswith("import ")]
+            entries = api.facts(use.module).items()
+            return [name for name, entry in entries if not entry.lstrip("?").startswith("import ")]
         definition = api.find(use.module, use.name)
         if definition is None:
             return ()

@@ -99,7 +99,7 @@ def test_missing_hypothesis_is_explained(run_command, monkeypatch):
     monkeypatch.setitem(sys.modules, "hypothesis", None)
     done = run_command("fuzz", "--engine", "v1")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "uv pip install --target DIR hypothesis" in done.stderr
+    assert "uv pip install --no-config --target DIR hypothesis" in done.stderr
 
 
 def test_killed_search_is_reported():
