@@ -117,7 +117,8 @@ def details_of(index: JobIndex, verdict: Verdict) -> dict[str, str]:
     for state in index.states_of(verdict.culprits)[:1]:
         process, names = state.process, [frame.location for frame in state.frames]
         holders = index.semaphore_holders(state)
-        took = "" if state.thread.relocks is None else frame_text(state.frames[state.thread.relocks])
+        relocks = state.thread.relocks
+        took = "" if relocks is None else "".join(map(frame_text, state.frames[relocks:][:1]))
         locked = state.kind == "lock" and not took and (state.alone or not index.snapshot.live)
         forked = locked and (process.forked or any(map(PATTERNS["forks"].match, names)))
         alone = state.alone and state.call.wait.ended_by[:2] in (("thread",), ("thread", "member"))

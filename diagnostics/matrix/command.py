@@ -114,7 +114,8 @@ def open_job(options: dict[str, Any]) -> Job:
     """Read the matrix file, open the store, and return the job."""
     matrix = load_matrix(options["file"], LAYERS)
     folder: Path = options["store"] or matrix.path.resolve().parent / ".matrix"
-    return Job(options, Context(matrix, Store(folder.resolve()), programs=options["programs"].resolve()))
+    # Not resolved: the owner of a link counts, too.
+    return Job(options, Context(matrix, Store(folder.absolute()), programs=options["programs"].resolve()))
 
 
 def select_cells_and_layers(job: Job) -> None:

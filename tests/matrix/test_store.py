@@ -13,7 +13,8 @@ import pytest
 
 from diagnostics import UserError
 from diagnostics.matrix import environments
-from diagnostics.matrix.context import Context
+from diagnostics.matrix.command import open_job
+from diagnostics.matrix.context import ROOT, Context
 from diagnostics.matrix.store import Event, Store, StoreBusyError, StoreError, is_flaky, latest, parse_event
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 from tests.limits import file_size_limit
@@ -86,6 +87,13 @@ def test_locked_store_refuses_a_second_run_and_other_users(tmp_path, monkeypatch
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with pytest.raises(StoreError, match="belongs to user"), store.locked():
         pass
+
+
+def test_link_named_as_store_is_opened_as_a_link(tmp_path):
+    """The owner of a link counts, so a command does not replace it by the folder that it leads to."""
+    (tmp_path / "link").symlink_to(tmp_path)
+    job = open_job({"file": ROOT / "matrix.toml", "store": tmp_path / "link", "programs": tmp_path})
+    assert job.context.store.folder == tmp_path / "link"
 
 
 @pytest.mark.parametrize("folder", ["report", "logs/cell"])

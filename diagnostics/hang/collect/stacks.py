@@ -47,6 +47,8 @@ _CONTAINER = (
     "securityContext.capabilities.add: [SYS_PTRACE], or kubectl debug --profile=general --target=CONTAINER"
 )
 _STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python[\d.]+/(?!site-packages)")
+# Frames and lines of a function that are searched for the lock that it took.
+_MAX_FRAMES, _MAX_LINES = 100, 2000
 _ACQUIRES, _RELEASES = re.compile(r"([\w.]+)\.acquire\("), re.compile(r"([\w.]+)\.release\(")
 _WITH = re.compile(r"^(?:async )?with ([\w.]+)")
 _WITH_LOCK = re.compile(r"(?:async )?with\b.*(?:lock|mutex|cond|sem)", re.IGNORECASE)
@@ -232,7 +234,8 @@ class SourceReader:
             lines = safe_io.read_text(Path(f"/proc/{pid}/root{inner.path}"), MAX_SOURCE_FILE).split("\n")
             taken = locks_held([lines[inner.line - 1]], 1)
             places = [(f.line - (not n), n) for n, f in enumerate(frames) if f.path == inner.path]
-            return [number for line, number in places if taken & locks_held(lines, line)]
+            near = ((lines[max(0, line - _MAX_LINES) : line], n) for line, n in places[:_MAX_FRAMES])
+            return [number for part, number in near if taken & locks_held(part, len(part))]
 
         return next(iter(call_in_child(read, list[int]())), None)
 
