@@ -304,9 +304,15 @@ def _read_overrides(words: list[Word], file: str, settings: Settings) -> None:
             settings.options.pop(removed[1], None)
             settings.prefixes[removed[1]] = "~"
             continue
+        before = words[number - 1] if number else word
+        if equals and not key and number:  # `a =b` or `a = b`
+            value_word = (words[number : number + 1] if text else words[number + 1 : number + 2] or [word])[0]
+            value = value_word.to_value(file, text or value_word.text).with_key(before.clean)
+            settings.split.append(value)
+            settings.set(before.clean.lstrip("+"), value)
+            continue
         if not equals or HOLE in key:
-            before = words[number - 1] if number else word
-            if HOLE not in before.text + word.text and before.text.endswith("=") and not flag:
+            if HOLE not in before.text + word.text and before.text[1:].endswith("=") and not flag:
                 # Hydra takes `a=` and `b` for two overrides, and refuses the second.
                 settings.split.append(word.to_value(file).with_key(before.clean[:-1]))
                 settings.set(before.clean[:-1].lstrip("+"), word.to_value(file))

@@ -166,7 +166,7 @@ def print_not_checked(
 ) -> None:
     """Print an input that was not checked and, `with_head`, before it a line with the checks that needed it."""
     names = ", ".join(dict.fromkeys(checks))
-    effect = "" if missing.decides else ", but the exit code counts it as passed"
+    effect = "" if missing.decides else ", without effect on the exit code"
     head = f"{names}: not checked{effect}" if names else f"not checked{effect}"
     if with_head:
         print_text(console, Text(f"{'unknown':<{INDENT}}", "yellow") + Text(head))
