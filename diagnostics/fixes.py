@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from diagnostics import called_as, frameworks
 from diagnostics.collect.metadata_validation import is_install_word
 from diagnostics.output.redact import MASK, mask, redact
-from diagnostics.output.sanitize import escape
+from diagnostics.output.sanitize import has_control
 
 _MAX_CASES, _MAX_FRAMEWORKS = 3, 2
 SEVERAL_CASES = "it depends on the case:"
@@ -24,8 +24,19 @@ SEVERAL_CASES = "it depends on the case:"
 VERIFIED, NOT_TESTED, DOES_NOT_HELP = "shown", "untried", "fails"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShellCommand:
+    """An action that is a command.
+
+    Attributes:
+        line: The quoted command without its note, set when its words are redacted; empty before that.
+    """
+
+    line: str = field(default="", compare=False)
+
+
 @dataclass(frozen=True)
-class Install:
+class Install(ShellCommand):
     """Install packages.
 
     Attributes:
@@ -50,7 +61,7 @@ class Install:
 
 
 @dataclass(frozen=True)
-class Uninstall:
+class Uninstall(ShellCommand):
     """Remove packages."""
 
     names: tuple[str, ...]
@@ -63,7 +74,7 @@ class Uninstall:
 
 
 @dataclass(frozen=True)
-class Unset:
+class Unset(ShellCommand):
     """Unset environment variables."""
 
     names: tuple[str, ...]
@@ -75,7 +86,7 @@ class Unset:
 
 
 @dataclass(frozen=True)
-class SetVariables:
+class SetVariables(ShellCommand):
     """Set environment variables, as (name, value)."""
 
     values: tuple[tuple[str, str], ...]
@@ -110,7 +121,7 @@ class Advice:
 
 
 @dataclass(frozen=True)
-class Explain:
+class Explain(ShellCommand):
     """Run `grpo-doctor explain` for a code."""
 
     code: str
@@ -122,7 +133,7 @@ class Explain:
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(ShellCommand):
     """Any other command. Like the other actions it is printed, never run.
 
     Attributes:
@@ -215,7 +226,7 @@ class Fix:
 
 NOT_SHOWN = "# not shown: redaction or escaping would change this command"
 # fish reads a backslash before a quotation mark, and before another backslash, as an escape.
-_QUOTED = re.compile(r"""(?a:[\w@%+=:,./~ -]|'(?:[^'\\]|\\[^'\\])*'|"'")*""")
+_QUOTED = re.compile(r"""(?a:[\w@%+=:,./~ -]|'(?:[^'\\]|\\[^'\\])*'|"'"|"\$HOME")*""")
 
 
 def python_command(python: str, release: str, *words: str) -> tuple[str, ...]:
@@ -236,20 +247,21 @@ def uv_pip(action: str, *words: str) -> tuple[str, ...]:
 
 
 def quote_command(words: tuple[str, ...]) -> str:
-    """Quote a command for a shell, with the home folder as `~`.
+    """Quote a command for a shell, with the home folder as `~` at the start of a word and `"$HOME"` elsewhere.
 
-    The command is printed escaped, and masked or redacted. A word that this changes is quoted, because a shell would
-    read `<user>` as a redirection. If it would take quotation marks away, the words are redacted before they are
-    quoted. If that does not help, or a character would be escaped, a comment is returned.
+    Call it with words that are not redacted: only they tell the home folder from a folder called `~`. The command is
+    then printed escaped, and masked or redacted. A word that this changes is quoted, because a shell would read
+    `<user>` as a redirection. If it would take quotation marks away, the words are redacted before they are quoted. If
+    that does not help, or there is a control character, a comment is returned.
 
     >>> quote_command(("pip", "install", "numpy<2"))
     "pip install 'numpy<2'"
     """
-    if any(MASK in word for word in words):
+    if any(MASK in word or has_control(word) for word in words):
         return NOT_SHOWN
-    for candidate in (words, tuple(map(redact, words))):
-        line = " ".join(map(_quote_word, candidate, words))
-        if escape(line) == line and all(_is_quoted(change(line), len(words)) for change in (mask, redact)):
+    for change_part in (str, redact):
+        line = " ".join(_quote_word(word, change_part) for word in words)
+        if all(_is_quoted(change(line), len(words)) for change in (mask, redact)):
             return line
     return NOT_SHOWN
 
@@ -259,29 +271,39 @@ def _is_quoted(line: str, count: int) -> bool:
     return _QUOTED.fullmatch(line) is not None and len(shlex.split(line)) == count
 
 
-def _quote_word(word: str, original: str) -> str:
-    """Quote a word for a shell if a shell would change it, or redaction; the home folder becomes an unquoted `~`.
+def _quote_word(word: str, change: Callable[[str], str]) -> str:
+    """Quote a word for a shell if a shell would change it, or redaction; the home folder becomes `~` or `"$HOME"`.
 
     Args:
-        word: The word, which may be redacted.
-        original: The word before redaction.
+        word: The word, not redacted.
+        change: Applied to the word's parts between the names of the home folder.
     """
     home = os.path.expanduser("~")  # noqa: PTH111 - as a string, to be compared with strings
-    in_home = len(home) > 1 and f"{original}/".startswith(f"{home}/")
-    word = f"~{word[len(home) :]}" if in_home and word.startswith(home) else word
-    start, rest = ("~/", word[2:]) if in_home and word.startswith("~/") else ("", word)
-    if not rest or (in_home and word == "~"):
-        return word or "''"
-    quoted = shlex.quote(rest)
-    # zsh and fish expand a word that begins with `=` or `%`.
-    is_plain = redact(word) == word and rest[0] not in "=%"
-    return start + (quoted if quoted != rest or is_plain else f"'{rest}'")
+    first, *rest = re.split(rf"{re.escape(home)}(?![\w-])", word) if len(home) > 1 else [word]
+    if first or not rest:
+        return '"$HOME"'.join(_quote_part(change(part)) for part in (first, *rest)) or "''"
+    # A shell expands a tilde before a slash alone.
+    start = "~" if rest[0][:1] in ("", "/") and len(rest) == 1 else '"$HOME"'
+    slash = "/" * rest[0].startswith("/")
+    parts = [change(part) for part in (rest[0].removeprefix("/"), *rest[1:])]
+    return f"{start}{slash}" + '"$HOME"'.join(map(_quote_part, parts))
 
 
-def command_of(action: Action) -> str:
-    """Return the shell command of an action; empty if the action is no command."""
-    if isinstance(action, Advice | SetOption) or not action.words:
+def _quote_part(text: str) -> str:
+    if not text:
         return ""
+    quoted = shlex.quote(text)
+    # zsh and fish expand a word that begins with `=` or `%`.
+    is_plain = redact(text) == text and text[0] not in "=%"
+    return quoted if quoted != text or is_plain else f"'{text}'"
+
+
+def line_of(action: Action) -> str:
+    """Return the shell command of an action without its note; empty if the action is no command."""
+    if isinstance(action, Advice | SetOption) or not (action.line or action.words):
+        return ""
+    if action.line:
+        return action.line
     parts = [quote_command(action.words)]
     if isinstance(action, Run):
         parts += (part for words in action.piped for part in (" | ", quote_command(words)))
@@ -289,10 +311,14 @@ def command_of(action: Action) -> str:
         parts += [" && ", command_of(action.then)] if action.then else []
     line = "".join(parts)
     kept = all(change(line) == "".join(map(change, parts)) for change in (mask, redact))
-    if not kept or NOT_SHOWN in line:
-        return NOT_SHOWN
+    return line if kept and NOT_SHOWN not in line else NOT_SHOWN
+
+
+def command_of(action: Action) -> str:
+    """Return the shell command of an action, and its note; empty if the action is no command."""
+    line = line_of(action)
     note = one_line(action.note) if isinstance(action, Install | Run) else ""
-    return f"{line}  # {note}" if note else line
+    return f"{line}  # {note}" if note and line not in {"", NOT_SHOWN} else line
 
 
 def commands_of(actions: Iterable[Action]) -> tuple[str, ...]:
@@ -319,7 +345,7 @@ def edit_without_framework(action: Edit) -> str:
     "pip install 'numpy<2', or wait"
     """
     if isinstance(action, Install):
-        line = quote_command(action.words)
+        line = line_of(action)
         return f"{line}, {action.note}" if action.note else line
     return action.text if isinstance(action, Advice) else action.edit
 
@@ -442,9 +468,14 @@ def join_some(items: Sequence[str], limit: int, separator: str = ", ") -> str:
 
 def _action_json(action: Action) -> dict[str, Any]:
     words = {} if isinstance(action, Advice | SetOption) else {"words": list(action.words)}
-    return {"kind": ACTION_KINDS[type(action)], **asdict(action), **words}
+    return {"kind": ACTION_KINDS[type(action)], **_fields(action), **words}
+
+
+def _fields(value: Action | RankedMitigation) -> dict[str, Any]:
+    """Return the fields of an action or mitigation, but for the quoted commands."""
+    return asdict(value, dict_factory=lambda pairs: {name: item for name, item in pairs if name != "line"})
 
 
 def _mitigation_json(ranked: RankedMitigation) -> dict[str, Any]:
     run = command_of(ranked.run) if ranked.run else ""
-    return asdict(ranked) | {"edits": [_action_json(action) for action in ranked.edits], "run": run}
+    return _fields(ranked) | {"edits": [_action_json(action) for action in ranked.edits], "run": run}

@@ -254,8 +254,8 @@ def _parse_host(words: list[str], place: str) -> Host:
         key, _, value = word.partition("=")
         if not value or key not in values:
             raise unexpected(word, f"one of {', '.join(_HOST_KEYS)} as key=value")
-        # A dash would make it an option of ssh, kubectl or srun.
-        if key in {"prefix", "python"} and value.startswith("-"):
+        # A dash would make it an option of ssh, kubectl or srun, a `=` an assignment in the remote shell.
+        if key in {"prefix", "python"} and (value.startswith("-") or "=" in value.partition("/")[0]):
             raise unexpected(word, "a path")
         values[key] = value
     slots = values["slots"] or "0"

@@ -118,6 +118,22 @@ def free_places(*names: str) -> list[str]:
     return next(places for places in tries if not any(map(os.path.lexists, places)))
 
 
+def move_commands(places: Iterable[str], folder: str) -> list[tuple[str, ...]]:
+    """Return the commands that move files or folders into a new folder, each to a name of its own.
+
+    Names that differ only in case get numbers, too, because some file systems do not tell them apart.
+    """
+    taken: set[str] = set()
+    commands = []
+    for place in dict.fromkeys(places):
+        name = place.rstrip("/").rpartition("/")[2]
+        names = chain([name], (f"{name}-{number}" for number in count(2)))
+        target = next(candidate for candidate in names if candidate.casefold() not in taken)
+        taken.add(target.casefold())
+        commands.append(("mv", place, f"{folder}/{target}"))
+    return commands
+
+
 def install(environment: Environment, *requirements: str, options: tuple[str, ...] = ()) -> Install:
     """Return the command that installs requirements in an environment, adjusted so that other packages keep working."""
     return find_installer(environment).install(adjust_for_installed(environment, requirements), options)

@@ -62,6 +62,15 @@ def escape_line(text: object) -> str:
     return _HASH_COMMAND.sub(r"#\\u0023", _CONTROL_OR_NEWLINE.sub(_escape_match, str(text)))
 
 
+def has_control(text: str) -> bool:
+    r"""Return whether a text has a character that must not be in a command; a terminal shows a tab as blanks.
+
+    >>> has_control("a b"), has_control("a\tb")
+    (False, True)
+    """
+    return "\t" in text or escape_line(text) != text
+
+
 def _escape_match(match: re.Match[str]) -> str:
     result = match[0]
     if len(result) > 1:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from diagnostics.collect.metadata_validation import is_package_version
 from diagnostics.cpu_limit import cpu_limit
-from diagnostics.fixes import NOT_SHOWN, Advice, Install, Run, SetVariables, Uninstall, Unset
+from diagnostics.fixes import NOT_SHOWN, Advice, ShellCommand, line_of
 from diagnostics.output import redact, sanitize
 
 T = TypeVar("T")
@@ -22,8 +22,6 @@ Skip = frozenset[tuple[str, str]]
 """Fields that stay as they are, as (name of the dataclass, name of the field)."""
 # Texts that may have several lines; every other text is one line.
 _MULTI_LINE = {("Finding", "detail"), ("Advice", "text")}
-# Classes with commands: a terminal shows a tab as blanks, and a command copied with blanks is a different command.
-_COMMANDS = (Install, Uninstall, Unset, SetVariables, Run)
 # Fields with fixed words: if one contains a secret or a host's name, it is a coincidence.
 FIXED_WORDS: Skip = frozenset({
     ("Finding", "code"), ("Finding", "certainty"), ("Finding", "known_by"), ("CheckResult", "outcome"),
@@ -77,7 +75,7 @@ def change_texts(value: T, line: Change, prose: Change | None = None, skip: Skip
 
 
 def _change(value: Any, line: Change, prose: Change, skip: Skip) -> Any:
-    """Do what `change_texts` does; a tab in a command is escaped too."""
+    """Do what `change_texts` does; a command is quoted before its words change."""
     if isinstance(value, str):
         return line(value)
     if isinstance(value, dict):
@@ -90,13 +88,15 @@ def _change(value: Any, line: Change, prose: Change, skip: Skip) -> Any:
     if not is_dataclass(value) or isinstance(value, type):
         return value
     name = type(value).__name__
-    if isinstance(value, _COMMANDS) and any(sanitize.escape_line(word) != word for word in value.words):
-        return Advice(NOT_SHOWN)  # escaped words would name something else
-    own_line = (lambda text: line(text).replace("\t", r"\u0009")) if isinstance(value, _COMMANDS) else line
+    if isinstance(value, ShellCommand):
+        if any(map(sanitize.has_control, value.words)):  # type: ignore[attr-defined]  # each subclass has words
+            return Advice(NOT_SHOWN)  # escaped words would name something else
+        quoted = line_of(value)  # type: ignore[arg-type]  # one of its subclasses
+        value = replace(value, line=NOT_SHOWN if redact.MASK in redact.mask(quoted) else quoted)
     changed = {}
     for field in fields(value):
         if field.init and (name, field.name) not in skip:
-            change = prose if (name, field.name) in _MULTI_LINE else own_line
+            change = prose if (name, field.name) in _MULTI_LINE else line
             changed[field.name] = _change(getattr(value, field.name), change, prose, skip)
     return replace(value, **changed)
 

@@ -7,6 +7,7 @@ token. Proxies of the environment are not used.
 import asyncio
 import contextlib
 import os
+import re
 import warnings
 from typing import Any
 
@@ -14,11 +15,13 @@ import httpx
 
 from diagnostics import safe_io
 from diagnostics.audit.results import AuditError, NotAvailableError
-from diagnostics.output.redact import remember_token, truncate
+from diagnostics.output.redact import MASK, remember_token, truncate
 
 _MAX_BYTES = 1 << 26
 _MAX_REASON, _MAX_PORT = 1 << 16, 65535
 _KEY = "VLLM_API_KEY"
+# What stands before the last `@` of an address is a user and a password, also if `/`, `?` or `#` in it ends the host.
+_BEFORE_HOST = re.compile(r".*(?:@|%40)", re.DOTALL)
 
 
 class RefusedError(AuditError):
@@ -40,18 +43,24 @@ class Client:
         Raises:
             AuditError: The URL is not an HTTP address.
         """
+        shown = repr(_BEFORE_HOST.sub(f"{MASK}@", url))
         try:
             parts = httpx.URL(url if "://" in url else f"http://{url}")
-        except httpx.InvalidURL as error:
-            raise AuditError(f"--server {url!r}: not an address: {error}") from error
-        if parts.scheme not in ("http", "https") or not parts.host or (parts.port or 0) > _MAX_PORT:
-            raise AuditError(f"--server {url!r}: expected an address as http://127.0.0.1:8000")
+            address = str(parts.copy_with(userinfo=b""))
+        except (httpx.InvalidURL, ValueError) as error:
+            reason = "" if MASK in shown else f": {error}"
+            raise AuditError(f"--server {shown}: not an address{reason}") from None
+        is_address = parts.scheme in ("http", "https") and parts.host and (parts.port or 0) <= _MAX_PORT
+        if not is_address or _BEFORE_HOST.search(address):
+            raise AuditError(f"--server {shown}: expected an address as http://127.0.0.1:8000")
         address = str(parts.copy_with(userinfo=b"", query=None, fragment=None))
         self.address = address.rstrip("/").removesuffix("/v1")
         self.requests = self.tokens = 0
         self._timeout_s = timeout_s
         token = parts.password or os.environ.get(_KEY, "")
         remember_token(token)
+        if not token.isascii():
+            raise AuditError(f"--server {shown}: its key must be ASCII (the address's password, else {_KEY})")
         headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._options: dict[str, Any] = {"timeout": timeout_s, "trust_env": False, "headers": headers}
         self._options["verify"] = parts.scheme == "https"  # loading certificates takes 30 ms

@@ -17,7 +17,7 @@ from diagnostics.collect.search_path import INSTALLERS
 from diagnostics.doctor import requirements
 from diagnostics.doctor.checks.known_issues import require_framework
 from diagnostics.doctor.checks.registry import CheckInput, check, evidence_of, finding
-from diagnostics.doctor.installers import REINSTALL, free_places, install, uninstall
+from diagnostics.doctor.installers import REINSTALL, free_places, install, move_commands, uninstall
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
 from diagnostics.fixes import Fix, Run, python_command
 from diagnostics.frameworks import DISPLAY_NAMES, TRAINER_LIBRARIES, configuring_trainers
@@ -41,7 +41,7 @@ def broken_metadata(case: CheckInput) -> Iterator[Finding | NotChecked]:
         set_aside = all("/~" in place for place in environment.broken)
         [folder] = free_places("set-aside{}")
         moves = [Run(("mkdir", folder))]
-        moves += [Run(("mv", place, f"{folder}/{place.rpartition('/')[2]}")) for place in environment.broken]
+        moves += map(Run, move_commands(environment.broken, folder))
         advice = "Move these folders away" + ("." if set_aside else " and install their packages again.")
         severity = Severity.WARNING if set_aside else Severity.ERROR
         evidence = [Evidence("no valid package name or version", place) for place in environment.broken]
