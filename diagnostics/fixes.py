@@ -411,6 +411,13 @@ def fix_text(fix: Fix) -> str:
     return "\n".join(fix_lines(fix))
 
 
+def has_option(fix: Fix | None, line: str) -> bool:
+    """Return whether a line of a fix has an edit of several words that is no sentence: a terminal must not wrap it."""
+    offers = (*fix.offers, *fix.does_not_help) if fix else ()
+    edits = (edit for offer in offers for edit in offer.edits if not isinstance(edit, Advice))
+    return any(" " in text and text in line for text in map(edit_without_framework, edits))
+
+
 def first_lines(fix: Fix | None) -> list[str]:
     """Return the first sentence of a fix, if any; for a mitigation with several edits, a heading and a line for each.
 

@@ -15,7 +15,7 @@ from diagnostics.audit import results
 from diagnostics.audit.results import CLEAN, FAULT, MASKED, NOT_DECIDED, SKIPPED, Audit, Note, Result
 from diagnostics.catalog.mitigation_ranking import recommended_fix
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
-from diagnostics.fixes import count_of, first_step
+from diagnostics.fixes import count_of, first_step, has_option
 from diagnostics.output import json_output, sanitize, text_filters
 from diagnostics.output.html import render_page
 from diagnostics.output.markdown import render_template
@@ -116,7 +116,7 @@ def _print_fault(console: Console, result: Result, audit: Audit) -> None:
         fix = recommended_fix(issue, frameworks=filter(None, [audit.framework]))
         step, command = first_step(fix)
         if step:
-            print_text(console, f"Fix: {step}", indent=INDENT)
+            print_text(console, f"Fix: {step}", indent=INDENT, whole=has_option(fix, step))
         if command:
             print_command(console, command)
     if code:

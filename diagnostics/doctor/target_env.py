@@ -16,6 +16,7 @@ from diagnostics.collect.search_path import minor_release, own_folders, working_
 from diagnostics.findings import CheckResult, NotChecked
 from diagnostics.fixes import quote_command
 from diagnostics.frameworks import ENGINE_PACKAGES, TRAINER_PACKAGES
+from diagnostics.output.sanitize import has_control
 
 _PYTHON_NAME = re.compile(r"(?:python|pypy|graalpy)[\d.]*[a-z]*(?:\.exe)?", re.IGNORECASE)
 _FOLDERS = (".venv", "venv", "env")
@@ -65,7 +66,7 @@ def nearby_environments(prefix: str, environ: Mapping[str, str]) -> list[str]:
     """Return other environments with a trainer or an engine: the active one, and those in or above the working folder.
 
     Args:
-        prefix: The examined environment, which is left out.
+        prefix: The examined environment, which is left out, as are paths that a command cannot name.
         environ: Variables; VIRTUAL_ENV and others name the active environment.
     """
     working = Path(working_folder())
@@ -73,7 +74,7 @@ def nearby_environments(prefix: str, environ: Mapping[str, str]) -> list[str]:
     places += [folder / name for folder in (working, *list(working.parents)[:2]) for name in _FOLDERS]
     unique = {os.path.realpath(place): place for place in places if place.is_dir()}
     unique.pop(os.path.realpath(prefix), None)
-    return [str(place) for place in unique.values() if _can_train(place)]
+    return [str(place) for place in unique.values() if not has_control(str(place)) and _can_train(place)]
 
 
 def _can_train(prefix: Path) -> bool:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from diagnostics import called_as
 from diagnostics.findings import EVIDENCE_LEVELS
-from diagnostics.fixes import SEVERAL_CASES, Fix, first_lines, one_line
+from diagnostics.fixes import SEVERAL_CASES, Fix, first_lines, has_option, one_line
 from diagnostics.frameworks import DISPLAY_NAMES
 from diagnostics.output.redact import mask
 from diagnostics.output.terminal import print_text
@@ -49,7 +49,7 @@ def _print_issue(console: Console, document: Mapping[str, Any], fix: Fix | None)
     affected = ", ".join(DISPLAY_NAMES[name] for name in document["frameworks"])
     print_text(console, f"{document['kind']}; {document['family']}; affects {affected}", "dim")
     for number, line in enumerate(first_lines(fix)):
-        print_text(console, line if number else f"Fix: {line}", "bold")
+        print_text(console, line if number else f"Fix: {line}", "bold", whole=has_option(fix, line))
     paragraphs = [one_line(item) for item in document["detail"].split("\n\n") if item]
     _section(console, "Why", [one_line(document["cause"]), *paragraphs])
     _section(console, "Affected", [claim_text(claim) for claim in document["affected"]])
@@ -148,6 +148,6 @@ def _print_mitigation(console: Console, mitigation: Mapping[str, Any]) -> None:
     lines = [": ".join(filter(None, (mitigation["when"], mitigation["about"]))), mitigation["note"]]
     lines += [f"helps against: {', '.join(mitigation['helps'])}"] if mitigation["helps"] else []
     lines += [f"does not help against: {', '.join(mitigation['fails'])}"] if mitigation["fails"] else []
-    lines += [f"{framework}: {edit}" for framework, edit in edits_of(mitigation)]
-    for line in filter(None, [*lines, f"cost: {mitigation['cost']}"]):
-        print_text(console, line, indent=6)
+    edits = [f"{framework}: {edit}" for framework, edit in edits_of(mitigation)]
+    for line in filter(None, [*lines, *edits, f"cost: {mitigation['cost']}"]):
+        print_text(console, line, indent=6, whole=line in edits)

@@ -35,10 +35,12 @@ OUTCOMES = {
 """Outcome of a check -> (word in counts, word before the check's name, style)."""
 INDENT = 8
 _MIN_WIDTH = 20
-# The beginning of a command in a sentence. A line with one is not wrapped: a copy would be several commands.
+# A command in a sentence, by an option, by variables or settings before another word, or by the name of a program. A
+# line with one is not wrapped: a copy would be several commands.
 _COMMAND = re.compile(
-    r"\b(?:conda|cp|env|export|git|grpo-doctor|hf|mkdir|mv|nvidia-smi|pdm|pip|pixi|poetry|py-spy|python[\d.]*|ray|rm|sudo"
-    r"|unset|uv) +\S|--prefix "
+    r"""(?<![^\s`'"(])--?[A-Za-z]|\b[A-Z_][A-Z0-9_]*=\S*[^\s.,;:)] +\w|[\w.]=\S*[^\s.,;:)] +[+\w.]+="""
+    r"|\b(?:apt-get|conda|cp|curl|df|dmesg|env|export|git|grpo-doctor|hf|mkdir|mv|nvidia-smi|pdm|pip|pixi|poetry|py-spy"
+    r"|python[\d.]*|ray|rm|sudo|sysctl|ulimit|unset|uv) +\S"
 )
 MAX_DETAILED = 6
 """Without `--verbose`, only findings above info among the first MAX_DETAILED have several lines; others have one."""
@@ -111,7 +113,8 @@ def print_finding(console: Console, finding: Finding, *, verbose: bool = False) 
     _, command = fixes.first_step(finding.remedy)
     for number, line in enumerate(fixes.first_lines(finding.remedy)):
         lead = "- " if number and line.startswith("- ") else ""
-        print_text(console, line[len(lead) :] if number else f"Fix: {line}", indent=INDENT, lead=lead)
+        text = line[len(lead) :] if number else f"Fix: {line}"
+        print_text(console, text, indent=INDENT, lead=lead, whole=fixes.has_option(finding.remedy, line))
     if command:
         print_command(console, command)
     more = f" More: {called_as()} explain {finding.code}" if finding.code else ""
@@ -149,7 +152,7 @@ def _print_details(console: Console, finding: Finding) -> None:
     if finding.remedy:
         print_text(console, "Fix:", "bold", indent=INDENT)
         for line in fixes.fix_lines(finding.remedy):
-            print_text(console, f"* {line}", indent=INDENT)
+            print_text(console, f"* {line}", indent=INDENT, whole=fixes.has_option(finding.remedy, line))
         for command in fixes.commands_of(finding.remedy.actions):
             print_command(console, command)
     for reference in finding.references:

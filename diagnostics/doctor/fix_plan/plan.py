@@ -11,7 +11,7 @@ from rich.text import Text
 
 from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet
 from diagnostics.findings import Extra, Report, Severity
-from diagnostics.fixes import Action, command_of, edit_text
+from diagnostics.fixes import Action, Advice, command_of, edit_text
 from diagnostics.output.terminal import STYLES, print_command, print_text
 
 SCHEMA = "grpo-doctor.plan.v1"
@@ -182,11 +182,12 @@ def _print_step(console: Console, number: int, step: Step, *, verbose: bool) -> 
     print_text(console, head, lead=f"{number}. ")
     commands = [command_of(action) for action in step.commands]
     undo = next((edit_text(action) for action in step.undo), "")
+    options = {edit_text(action) for action in (*step.undo, *step.text) if not isinstance(action, Advice)}
     if verbose:
         for name, line in step.detail_lines:
-            print_text(console, f"{name}: {line}", indent=3, whole=name == "undo")
+            print_text(console, f"{name}: {line}", indent=3, whole=line in options)
     elif step.text and not commands:
-        print_text(console, edit_text(step.text[0]), indent=3)
+        print_text(console, edit_text(step.text[0]), indent=3, whole=edit_text(step.text[0]) in options)
     for command in commands:
         print_command(console, command, 3)
     if undo and commands and not verbose:
