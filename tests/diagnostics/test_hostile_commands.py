@@ -8,6 +8,7 @@ import os
 import pickle
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -152,6 +153,10 @@ def test_printed_uv_command_reads_no_configuration_of_the_working_folder(tmp_pat
         f"did you mean --prefix {'/repository' * 9}?", f"in {'/repository' * 9}/x", "/e/bin/python3 -P -m pip " * 4,
         "Next: python -P -m diagnostics hang --pid 20986 --pid 20987 --seconds 65", "TRL: pip install " + "a " * 40,
         "uv pip install --no-config vllm==0.11.0 trl==0.26.2 transformers==4.57.6",
+        "to see it, try trl vllm-serve --model MODEL ... --enable_prefix_caching false",
+        "TRL: CUDA_VISIBLE_DEVICES=1,2,3 accelerate launch; then start the other one",
+        "as root on the host: sysctl -w kernel.yama.ptrace_scope=0", "unknownprogram with words -x of a command",
+        "actor.rollout.lora_rank=32 actor.rollout.target_modules=all-linear",
     ],
 )  # fmt: skip
 def test_command_in_a_sentence_is_not_wrapped(monkeypatch, text):
@@ -193,7 +198,55 @@ def test_commands_of_ours_begin_as_the_user_started_us(environment, monkeypatch,
     assert "grpo-doctor doctor --prefix" in plan
 
 
-@pytest.mark.parametrize("name", ["\udcff", "\x1b[2J", "##vso[x]", "\u202e"])
+@pytest.mark.parametrize("filtered", [text_filters.mask_for_screen, text_filters.redact_for_sharing])
+@pytest.mark.parametrize(
+    "word",
+    [
+        "HOME", "HOME/env/bin/python", "HOME/a b/it's", "HOME/~", "~", "~/env/bin/python", "~/HOME", "X=HOME/a:HOME/b",
+        "--prefix=HOME/env", "file://HOME/x y", "HOME.txt", "/mntHOME/x", "HOME/$HOME", "HOME/=x", "HOME//x",
+    ],
+)  # fmt: skip
+def test_shell_reads_the_home_folder_and_a_literal_tilde_of_a_printed_command(tmp_path, monkeypatch, word, filtered):
+    """In each format a command names the same file as the words: the home folder is no folder called `~`."""
+    home = tmp_path / "ada"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    words = (word.replace("HOME", str(home)) if "$" not in word else f"{home}/$HOME", "x")
+    command = command_of(filtered(Run(("printf", "%s,", *words), into=f"{home}/out", note="note")))
+    assert command.endswith(" > ~/out  # note")
+    subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True)
+    assert (home / "out").read_text() == "".join(f"{item}," for item in words)
+    assert str(home) not in command
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("options", [[], ["--fix-plan"]])
+def test_each_format_names_an_environment_in_the_home_folder(environment, monkeypatch, run_command, form, options):
+    monkeypatch.setenv("HOME", str(environment.prefix.parent))
+    environment.add("vllm", "0.11.0").add("trl", "0.17.0").add("transformers", "5.0.0").add("pip", "24.0")
+    run = run_command("doctor", *options, "--format", form, "--prefix", environment.prefix, "--verbose")
+    assert "'~" not in html.unescape(run.out)
+    assert "~/env/bin/python -P -m pip" in run.out or not run.out or form in {"sarif", "junit", "github"}
+
+
+def test_files_of_one_name_are_moved_to_different_names(environment, monkeypatch, run_command):
+    """Otherwise the second one would replace the first, or be moved into it, also where the first is a link."""
+    home, other = environment.prefix.parent / "home", environment.prefix / "other"
+    monkeypatch.setenv("HOME", str(home))
+    other.mkdir()
+    (environment.site / "x.pth").write_text(str(other))
+    (other / "bad.dist-info").symlink_to(environment.prefix.parent)
+    for place in (environment.site / "bad.dist-info", environment.site / "Worse.egg-info", other / "worse.egg-info"):
+        place.mkdir()
+        (place / ("METADATA" if place.stem == "bad" else "PKG-INFO")).write_text("Name: ../x\n")
+    document = run_command("doctor", "--prefix", environment.prefix, "--format", "json").document
+    [finding] = [item for item in document["findings"] if item["code"] == "ENV901"]
+    moves = [shlex.split(line) for line in finding["remedy"]["commands"] if line.startswith("mv ")]
+    targets = {words[-1].casefold() for words in moves}
+    assert len(targets) == len(moves) == 4
+
+
+@pytest.mark.parametrize("name", ["\t", "\n", "\udcff", "\x1b[2J", "##vso[x]", "\u202e"])
 def test_command_with_a_character_that_is_escaped_is_not_printed(name):
     """Its words would name another file; printed words with an escape name none."""
     action = Run(("mv", f"/env/{name}-1.0.dist-info", "/x"))

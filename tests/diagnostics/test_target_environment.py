@@ -34,7 +34,12 @@ def test_nearby_environments_with_a_trainer_or_engine_are_suggested(environment,
     (tmp_path / "venv" / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
     nearby = tmp_path / ".venv"
     (nearby / "lib" / "python3.11" / "site-packages" / "vllm-0.10.2.dist-info").mkdir(parents=True)
+    # A command cannot name a path with a control character.
+    (tmp_path / "a\tb" / "lib" / "python3.11" / "site-packages" / "vllm-0.10.2.dist-info").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
+    assert target_env.nearby_environments(str(nearby), {"VIRTUAL_ENV": str(tmp_path / "a\tb")}) == [
+        str(environment.prefix)
+    ]
     active = {"VIRTUAL_ENV": str(environment.prefix)}
     suggested = target_env.nearby_environments(str(tmp_path / "own"), active)
     assert suggested == [str(environment.prefix), str(nearby)]

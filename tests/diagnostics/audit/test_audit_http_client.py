@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gzip
+import re
 import socket
 import threading
 import urllib.parse
@@ -109,3 +110,24 @@ def test_own_token_that_the_server_repeats_is_masked(monkeypatch, token, in_url)
         Client(url.replace("//", f"//{userinfo}"), 20).call("/v1/models")
     assert mask(str(raised.value)).endswith("Malformed key <secret>: <secret> xtulipx")
     forget_secrets()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "ada:Kes/Trel9@127.0.0.1:8000", ":Kes/Trel9@127.0.0.1:8000", "http:/ada:KesTrel9@h", "http://ada:Kes/Trel9@h",
+        "http://ada:12?Trel9@h", "ada:Kes#Trel9@h", "ada:Kes%2FTrel9%40h", "ftp://ada:KesTrel9@h", "//ada:KesTrel9@h",
+        "ada:Kes\\Trel9@h:99999", "http://h/ada:KesTrel9@", "ada:Kes Trel9@[::1",
+    ],
+)  # fmt: skip
+def test_address_that_cannot_be_used_is_printed_without_user_and_password(address):
+    with pytest.raises(AuditError) as caught:
+        Client(address, 1)
+    assert "<secret>@" in str(caught.value)
+    assert not {"ada", "Kes", "Trel9", "12"} & {*re.split(r"\W", str(caught.value).partition("expected")[0])}
+
+
+def test_key_that_is_not_ascii_is_an_error_of_the_user(monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "p\u00e4ssword9X")
+    with pytest.raises(AuditError, match="must be ASCII"):
+        Client("127.0.0.1:8000", 1)
