@@ -206,7 +206,9 @@ def test_commands_of_ours_begin_as_the_user_started_us(environment, monkeypatch,
         "--prefix=HOME/env", "file://HOME/x y", "HOME.txt", "/mntHOME/x", "HOME/$HOME", "HOME/=x", "HOME//x",
     ],
 )  # fmt: skip
-def test_shell_reads_the_home_folder_and_a_literal_tilde_of_a_printed_command(tmp_path, monkeypatch, word, filtered):
+def test_shell_reads_the_home_folder_and_a_literal_tilde_of_a_printed_command(
+    tmp_path, monkeypatch, word, filtered
+):
     """In each format a command names the same file as the words: the home folder is no folder called `~`."""
     home = tmp_path / "ada"
     home.mkdir()
@@ -221,7 +223,9 @@ def test_shell_reads_the_home_folder_and_a_literal_tilde_of_a_printed_command(tm
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("options", [[], ["--fix-plan"]])
-def test_each_format_names_an_environment_in_the_home_folder(environment, monkeypatch, run_command, form, options):
+def test_each_format_names_an_environment_in_the_home_folder(
+    environment, monkeypatch, run_command, form, options
+):
     monkeypatch.setenv("HOME", str(environment.prefix.parent))
     environment.add("vllm", "0.11.0").add("trl", "0.17.0").add("transformers", "5.0.0").add("pip", "24.0")
     run = run_command("doctor", *options, "--format", form, "--prefix", environment.prefix, "--verbose")
@@ -236,7 +240,11 @@ def test_files_of_one_name_are_moved_to_different_names(environment, monkeypatch
     other.mkdir()
     (environment.site / "x.pth").write_text(str(other))
     (other / "bad.dist-info").symlink_to(environment.prefix.parent)
-    for place in (environment.site / "bad.dist-info", environment.site / "Worse.egg-info", other / "worse.egg-info"):
+    for place in (
+        environment.site / "bad.dist-info",
+        environment.site / "Worse.egg-info",
+        other / "worse.egg-info",
+    ):
         place.mkdir()
         (place / ("METADATA" if place.stem == "bad" else "PKG-INFO")).write_text("Name: ../x\n")
     document = run_command("doctor", "--prefix", environment.prefix, "--format", "json").document
