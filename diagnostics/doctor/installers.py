@@ -124,7 +124,7 @@ def move_commands(places: Iterable[str], folder: str) -> list[tuple[str, ...]]:
     Names that differ only in case get numbers, too, because some file systems do not tell them apart.
     """
     taken: set[str] = set()
-    commands = []
+    commands: list[tuple[str, ...]] = []
     for place in dict.fromkeys(places):
         name = place.rstrip("/").rpartition("/")[2]
         names = chain([name], (f"{name}-{number}" for number in count(2)))
