@@ -85,7 +85,7 @@ def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Ranking]:
         related = [name for name in _PROVIDERS if name != package and _depends(releases[0], name)]
         compared = (name for name in store.indexed_packages() if name in PACKAGES and PACKAGES[name].uses)
         related = related or [name for name in compared if _depends(_all_releases(name)[0], package)]
-        questions = questions + [(name, _all_releases(name)) for name in related or ["vllm"]]
+        questions = questions + [(name, _candidates(releases[0], name)) for name in related or ["vllm"]]
     (first, first_releases), *rest = questions
     answers = []
     for name, candidates in rest:
@@ -107,6 +107,14 @@ def _all_releases(package: str) -> list[Release]:
     found = query.find_releases(package, "")
     recent = [item for item in found if oldest is None or Version(item) >= oldest]
     return [Release(package, item) for item in recent or found]
+
+
+def _candidates(user: Release, package: str) -> list[Release]:
+    """Return the releases of a package to compare with a user: older ones, too, if it allows only these."""
+    recent = _all_releases(package)
+    if any(query.compatibility(user, item).allowed is not False for item in recent):
+        return recent
+    return [Release(package, item) for item in query.find_releases(package, "")]
 
 
 def _depends(user: Release, provider: str) -> bool:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics import catalog
 from diagnostics.api_index import store
+from diagnostics.api_index.query import FIRST_FOR_GRPO
 from diagnostics.api_index.release_api import parse_signature
 from diagnostics.fixes import Install
-from diagnostics.lint.option_index import OLDEST
 from diagnostics.versions import in_range
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def build_option_index() -> dict[str, Any]:
             for variants in [packed if isinstance(packed, dict) else {"0-": packed}]
         }
         packages[name] = {
-            "releases": [item for item in package.releases if in_range(item, f">={OLDEST.get(name, '0')}")],
+            "releases": [item for item in package.releases if in_range(item, f">={FIRST_FOR_GRPO.get(name, '0')}")],
             "options": {option: _by_version(package, text) for option, text in sorted(spans.items()) if text},
         }
     return packages
