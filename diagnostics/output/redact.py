@@ -360,8 +360,10 @@ def remember_secret(name: str, value: Any) -> None:
     elif isinstance(value, str | int | float) and _SECRET_NAME.pattern.search(f"{name}= {name[:-1]}="):
         # The plural, in brackets, is the name of a collection of secrets.
         text = str(value)
-        masked = _apply(_SECRETS, f"{name}=[" + text[:100] + "]", 1)
-        if MASK in masked[: len(name) + len(MASK) + 5] and not _MEANINGFUL.fullmatch(text):
+        start = text[:100]
+        forms = (f"{name}=[{start}]", f"{name}={start!r}")
+        masked = (_apply(_SECRETS, form, 1)[: len(name) + len(MASK) + 5] for form in forms)
+        if any(MASK in beginning for beginning in masked) and not _MEANINGFUL.fullmatch(text):
             parts = [*_printed_forms(text), *_WORD.findall(text)]
             _REMEMBERED.update(part for part in parts if not _MEANINGFUL.fullmatch(part))
 

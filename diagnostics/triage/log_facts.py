@@ -158,6 +158,8 @@ class LogFacts:
         """Let redaction mask in all texts what it masks in a line of the log, of which they may be made."""
         text = self.raw_lines.get(number, b"").decode("utf-8", "replace")
         remember_line(text or "\n".join(self.lines_from(max(1, number - 3), min(number, 4))))
+        # OmegaConf names the key of a value on the next line.
+        remember_line("\n".join(self.lines_from(number, 2)) if "could not be converted" in text else "")
 
     def hit(self, number: int, text: str, rank: str = "", start: int = 0, **attributes: Any) -> Hit:
         """Return a line, from position `start` on, as evidence; `attributes` are other attributes of `Hit`."""
