@@ -307,9 +307,9 @@ def _read_overrides(words: list[Word], file: str, settings: Settings) -> None:
         before = words[number - 1] if number else word
         if equals and not key and number:  # `a =b` or `a = b`
             value_word = (words[number : number + 1] if text else words[number + 1 : number + 2] or [word])[0]
-            value = value_word.to_value(file, text or value_word.text).with_key(before.clean)
-            settings.split.append(value)
-            settings.set(before.clean.lstrip("+"), value)
+            split = value_word.to_value(file, text or value_word.text).with_key(before.clean)
+            settings.split.append(split)
+            settings.set(before.clean.lstrip("+"), split)
             continue
         if not equals or HOLE in key:
             if HOLE not in before.text + word.text and before.text[1:].endswith("=") and not flag:

@@ -74,7 +74,9 @@ def build_option_index() -> dict[str, Any]:
             for variants in [packed if isinstance(packed, dict) else {"0-": packed}]
         }
         packages[name] = {
-            "releases": [item for item in package.releases if in_range(item, f">={FIRST_FOR_GRPO.get(name, '0')}")],
+            "releases": [
+                item for item in package.releases if in_range(item, f">={FIRST_FOR_GRPO.get(name, '0')}")
+            ],
             "options": {option: _by_version(package, text) for option, text in sorted(spans.items()) if text},
         }
     return packages
