@@ -259,7 +259,9 @@ def quote_command(words: tuple[str, ...]) -> str:
     """
     if any(MASK in word or has_control(word) for word in words):
         return NOT_SHOWN
-    for change_part in (str, redact):
+    # Quotation marks within a word would hide the shape of its secret.
+    first: Callable[[str], str] = str if all(mask(word) == word for word in words) else mask
+    for change_part in (first, redact):
         line = " ".join(_quote_word(word, change_part) for word in words)
         if all(_is_quoted(change(line), len(words)) for change in (mask, redact)):
             return line
