@@ -7,6 +7,7 @@ and `write_package` writes one.
 """
 
 import heapq
+import io
 import json
 import lzma
 import zipfile
@@ -160,7 +161,8 @@ class Package:
         self.about: dict[str, Any] = {"releases": [], "modules": {}}
         if path.is_file():
             try:
-                self._archive = zipfile.ZipFile(path)
+                # In memory: no file stays open.
+                self._archive = zipfile.ZipFile(io.BytesIO(path.read_bytes()))
             except (OSError, zipfile.BadZipFile) as error:
                 raise self._damaged(error) from error
             self._file_names.update(self._archive.namelist())
