@@ -477,14 +477,14 @@ def join_some(items: Sequence[str], limit: int, separator: str = ", ") -> str:
 
 def _action_json(action: Action) -> dict[str, Any]:
     words = {} if isinstance(action, Advice | SetOption) else {"words": list(action.words)}
-    return {"kind": ACTION_KINDS[type(action)], **_fields(action), **words}
+    return {"kind": ACTION_KINDS[type(action)], **_json_fields(action), **words}
 
 
-def _fields(value: Action | RankedMitigation) -> dict[str, Any]:
+def _json_fields(value: Action | RankedMitigation) -> dict[str, Any]:
     """Return the fields of an action or mitigation, but for the quoted commands."""
     return asdict(value, dict_factory=lambda pairs: {name: item for name, item in pairs if name != "line"})
 
 
 def _mitigation_json(ranked: RankedMitigation) -> dict[str, Any]:
     run = command_of(ranked.run) if ranked.run else ""
-    return _fields(ranked) | {"edits": [_action_json(action) for action in ranked.edits], "run": run}
+    return _json_fields(ranked) | {"edits": [_action_json(action) for action in ranked.edits], "run": run}

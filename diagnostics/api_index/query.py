@@ -42,7 +42,7 @@ _PROTECTED = (
     ("peft/utils/transformers_weight_conversion.py", "transformers", ">=5.0.0.dev0"),
 )
 # Trainer, its releases, and a name of vLLM that they define before they import TRL.
-_DEFINED = (("ms-swift", ">=3.11.0", "vllm.sampling_params.GuidedDecodingParams"),)
+_DEFINED_BY_TRAINERS = (("ms-swift", ">=3.11.0", "vllm.sampling_params.GuidedDecodingParams"),)
 FIRST_FOR_GRPO = {"vllm": Version("0.6"), "transformers": Version("4.46"), "trl": Version("0.14")}
 """The first releases with GRPO, or that GRPO trainers use; earlier ones are in the index for tracebacks."""
 # Requirements of vLLM's CUDA build, which a plugin for other hardware replaces.
@@ -105,7 +105,7 @@ class Compatibility:
         defined = [
             name
             for trainer in self.wrappers
-            for package, versions, name in _DEFINED
+            for package, versions, name in _DEFINED_BY_TRAINERS
             if trainer.package == package and in_range(trainer.version, versions)
         ]
         missing = [item for item in missing_at_import(found) if item.use.text not in defined]

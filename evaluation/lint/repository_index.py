@@ -118,7 +118,7 @@ class Checkout:
         """Return the syntax tree of a blob, which is parsed once; None if it is no Python of this release."""
         if blob not in self._modules:
             text = self.text(blob)
-            self._modules[blob] = _parsed(text) or _parsed(TYPE_PARAMETERS.sub(r"\1", text))
+            self._modules[blob] = _parse_module(text) or _parse_module(TYPE_PARAMETERS.sub(r"\1", text))
         return self._modules[blob]
 
     @cache  # noqa: B019 - one checkout is read
@@ -183,14 +183,14 @@ class State:
                 for tree in parse_yaml(text, path) if path.endswith(".yaml") else ():
                     yield from flatten(tree)
 
-    def _names(self, path: str) -> dict[str, ast.stmt]:
+    def _top_level_names(self, path: str) -> dict[str, ast.stmt]:
         return self.checkout.names(self.paths[path])
 
     def _find(
         self, path: str, name: str, depth: int = 0
     ) -> tuple[str, ast.ClassDef] | tuple[str, ast.expr] | None:
         """Return a class or an alias's expression with its file, also behind imports; None if it is not here."""
-        names = self._names(path)
+        names = self._top_level_names(path)
         node = names.get(name) or names.get("*")
         if isinstance(node, ast.ClassDef):
             return path, node
@@ -223,7 +223,7 @@ class State:
             except SyntaxError:
                 return Type(is_open=True)
         if isinstance(node, ast.BinOp):
-            return _merged(self._type(path, part, depth) for part in (node.left, node.right))
+            return _merge_types(self._type(path, part, depth) for part in (node.left, node.right))
         if isinstance(node, ast.Subscript):
             outer = ast.unparse(node.value).rpartition(".")[2]
             parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
@@ -235,9 +235,9 @@ class State:
                 ]
                 return Type(values=values, names=set() if values else {"None"})
             if outer in UNIONS:
-                return _merged(self._type(path, part, depth) for part in parts)
+                return _merge_types(self._type(path, part, depth) for part in parts)
             if outer in WRAPPERS:
-                return _merged([self._type(path, parts[0], depth), Type(aliases=_aliases(parts[1:]))])
+                return _merge_types([self._type(path, parts[0], depth), Type(aliases=_aliases(parts[1:]))])
             return Type(names={outer}, is_open=outer in TABLES)
         if node is None or isinstance(node, ast.Constant):
             return Type(names={"None"})
@@ -387,7 +387,7 @@ class State:
                     self.options[name] = f"field{known}{listed}{f' = {default}' if default else ''}"
 
 
-def _parsed(text: str) -> ast.Module | None:
+def _parse_module(text: str) -> ast.Module | None:
     try:
         return ast.parse(text)
     except SyntaxError:
@@ -402,7 +402,7 @@ def _empty_tables(tree: object, prefix: str = "") -> Iterator[str]:
         yield from _empty_tables(value, f"{prefix}{key}.")
 
 
-def _merged(types: Iterator[Type] | list[Type]) -> Type:
+def _merge_types(types: Iterator[Type] | list[Type]) -> Type:
     result = Type()
     for kind in types:
         result.names |= kind.names
