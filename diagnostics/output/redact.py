@@ -202,7 +202,7 @@ def _mask_unknown_words(match: Match) -> str:
         if is_harmless and label and label.end() <= start + word.start() and _LONG_NUMBER.fullmatch(text):
             end = start + word.start() + len(text)
             counted = _COUNTED.search(whole[max(0, end - len(text) - 80) : end - len(text)])
-            is_option = counted and not _NUMBER_LABEL.pattern.search(f"{counted['name'] or ''}=")
+            is_option = counted and not _NUMBER_LABEL.pattern.search(f";{counted['name'] or ''}=")
             is_harmless = bool(is_option or _UNIT.match(whole, end))
         return word[0] if is_harmless else MASK + word[0][len(text) :]
 
@@ -316,6 +316,11 @@ _FOLDERS = tuple(rule for rule in _IDENTITY if rule.is_path)
 _ROUNDS, _LONG = 4, 1 << 16
 # A blank that no text needs: to the rules it is also the start of a line.
 _SEPARATOR, _ESCAPE = "\u1680", re.compile(_FRAGMENTS["ESCAPE"])
+# Colours and other sequences of a terminal around a separator, also as JSON and Python write them.
+_CODES = r"(?:(?:(?:\x1b|\\(?:x1b|u001b|033|e(?=\[)))(?:\[[\d;:?]{0,32}[ -/]?[@-~]|[()*+][0-9A-Z])|\x9b[\d;:?]{0,32}[@-~]){1,8})"
+_CODES_AROUND_SEPARATOR = re.compile(
+    rf"""(?i){_CODES}(?=\\?["']?\s?[=:|])|(?:(?<=[=:|])|(?<=[=:|]\s)){_CODES}"""
+)
 
 
 def _redact_own_names(text: str) -> str:
@@ -419,9 +424,10 @@ def _mask_secrets(text: str, rounds: int = _ROUNDS) -> str:
     """Mask what was remembered and what the rules recognise.
 
     Long values are masked before the rules, which may end in them; the others after the rules, because a value such as
-    "github" may be part of what a rule recognises.
+    "github" may be part of what a rule recognises. Terminal codes between a name and its value are removed before.
     """
-    return _replace_remembered(_apply(_SECRETS, _replace_remembered(text, least=12), rounds))
+    plain = _CODES_AROUND_SEPARATOR.sub("", text)
+    return _replace_remembered(_apply(_SECRETS, _replace_remembered(plain, least=12), rounds))
 
 
 def _replace_remembered(text: str, least: int = 0) -> str:
