@@ -244,7 +244,7 @@ def write_atomically(path: Path, data: bytes | str, *, mode: int = 0o600) -> Non
     """
     _check_output(path)
     content = data.encode() if isinstance(data, str) else data
-    descriptor, temporary = tempfile.mkstemp(prefix="." + path.name[:100] + ".", dir=path.parent)
+    descriptor, temporary = tempfile.mkstemp(prefix="." + path.name[:40] + ".", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), mode)
@@ -260,7 +260,7 @@ def write_atomically(path: Path, data: bytes | str, *, mode: int = 0o600) -> Non
 def try_output(path: Path) -> None:
     """Raise an OSError if `write_atomically` cannot write a file at this path now; the path stays as it is."""
     _check_output(path)
-    with tempfile.NamedTemporaryFile(prefix="." + path.name[:100] + ".", dir=path.parent) as file:
+    with tempfile.NamedTemporaryFile(prefix="." + path.name[:40] + ".", dir=path.parent) as file:
         file.write(b"\n")
 
 

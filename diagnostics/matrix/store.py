@@ -201,8 +201,13 @@ class Store:
 
 
 def _open_no_link(path: Path, flags: int) -> TextIOWrapper:
-    """Open a file for reading and writing; a link and a pipe are refused."""
+    """Open a file for reading and writing; a link, a pipe and a file with a second name are refused."""
     file = os.fdopen(os.open(path, os.O_RDWR | _NO_LINK | flags, 0o644), "r+b")
+    if os.fstat(file.fileno()).st_nlink > 1:
+        file.close()
+        raise safe_io.UnsafeFileError(
+            "it is a hard link: another name of a file that may be in use elsewhere"
+        )
     return TextIOWrapper(file, "utf-8", errors="replace")
 
 

@@ -6,6 +6,7 @@ Links, pipes, and a store of another user are refused.
 import json
 import os
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
@@ -133,15 +134,16 @@ def test_link_in_place_of_an_environment_or_folder_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["lock", "store.jsonl"])
 def test_links_and_pipes_in_a_store_are_refused(tmp_path, name):
-    """A link as lock or event file is refused, and a pipe as event file; the link's target stays unchanged."""
+    """A link, a hard link and a pipe as lock or event file are refused; the link's target stays unchanged."""
     victim, store = tmp_path / "victim", tmp_path / "store"
     victim.write_text("unfinished line")
     store.mkdir()
-    (store / name).symlink_to(victim)
-    with pytest.raises(StoreError), Store(store).locked():
-        pytest.fail("locked")
-    assert victim.read_text() == "unfinished line"
-    (store / name).unlink()
+    for link_to in (Path.symlink_to, Path.hardlink_to):
+        link_to(store / name, victim)
+        with pytest.raises(StoreError), Store(store).locked():
+            pytest.fail("locked")
+        assert victim.read_text() == "unfinished line"
+        (store / name).unlink()
     os.mkfifo(store / name)
     if name == "store.jsonl":
         with pytest.raises(StoreError):
