@@ -1,4 +1,4 @@
-"""The command line: `python -m grpo_core train | serve | replay`; `--help` describes each.
+"""The command line: `python -P -m grpo_core train | serve | replay`; `--help` describes each.
 
 Standard output has only the command's answer: text, or with `--json` one JSON document. `serve` prints its address as a
 JSON document in both cases. Messages, and output of libraries and child processes, go to standard error. Answers and
@@ -42,7 +42,7 @@ from grpo_core.config import Config, ConfigError, RecordError
 from grpo_core.console_text import describe_missing_module, escape
 
 Answer = Callable[[str], None]
-_PROGRAM = "python -m grpo_core"
+_PROGRAM = "python -P -m grpo_core"
 _SERVE_FLAGS = ("--exit-with-stdin", "--allow-unauthenticated")
 _FLAGS = ("--json", "--resume", "--help", "-h", *_SERVE_FLAGS)
 
@@ -80,9 +80,9 @@ def _train(arguments: list[str], flags: set[str], answer: Answer) -> int:
     usage: train [CONFIG.toml] [--section.key VALUE ...] [--resume] [--json]
 
     Examples:
-      python -m grpo_core train
-      python -m grpo_core train examples/async.toml --train.steps 100
-      python -m grpo_core train mine.toml --output.name mine --resume
+      python -P -m grpo_core train
+      python -P -m grpo_core train examples/async.toml --train.steps 100
+      python -P -m grpo_core train mine.toml --output.name mine --resume
 
     exit codes: 0 success, 1 a named error, 2 wrong usage or a bug of the program, 3 no answer in time, 130 interrupted
     """
@@ -104,9 +104,9 @@ def _serve(arguments: list[str], flags: set[str], answer: Answer) -> int:
     usage: serve [CONFIG.toml] --model.path FOLDER [--section.key VALUE ...] [--allow-unauthenticated]
 
     Examples:
-      python -m grpo_core serve --model.path MODEL --rollout.port 8500
-      python -m grpo_core serve --model.path MODEL --rollout.port 8500 --rollout.engine vllm
-      python -m grpo_core train --rollout.mode server --rollout.port 8500 --model.path MODEL
+      python -P -m grpo_core serve --model.path MODEL --rollout.port 8500
+      python -P -m grpo_core serve --model.path MODEL --rollout.port 8500 --rollout.engine vllm
+      python -P -m grpo_core train --rollout.mode server --rollout.port 8500 --model.path MODEL
 
     exit codes: 0 the server was stopped, 1 its engine failed, 2 wrong usage or a bug of the program, 130 interrupted
     """
@@ -128,9 +128,9 @@ def _replay(arguments: list[str], flags: set[str], answer: Answer) -> int:
     usage: replay RUN STEP [--policy PATH] [--section.key VALUE ...] [--json]
 
     Examples:
-      python -m grpo_core replay runs/mine 1
-      python -m grpo_core replay runs/mine 3 --policy runs/mine/checkpoints/step-00000002/policy.safetensors
-      python -m grpo_core replay runs/mine 1 --loss.dialect verl-0.9.1/grpo
+      python -P -m grpo_core replay runs/mine 1
+      python -P -m grpo_core replay runs/mine 3 --policy runs/mine/checkpoints/step-00000002/policy.safetensors
+      python -P -m grpo_core replay runs/mine 1 --loss.dialect verl-0.9.1/grpo
 
     exit codes: 0 the same bits, or other settings were given; 1 a number differs; 2 wrong usage, or an unusable record
     """

@@ -268,8 +268,8 @@ def recorded_attempt_problems(run):
             if name != "unmitigated":
                 triggers_of_outcome = mitigations[name].helps if helped else mitigations[name].fails
                 yield from [(code, trigger, name)] * (trigger not in triggers_of_outcome)
-    if not any(f"python -m repro run {code}" in claim.source for claim in entry.affected if claim.releases):
-        yield code, f"add [[affected]] with releases and source = 'python -m repro run {code}'"
+    if not any(f"grpo-doctor repro run {code}" in claim.source for claim in entry.affected if claim.releases):
+        yield code, f"add [[affected]] with releases and source = 'grpo-doctor repro run {code}'"
 
 
 def test_entries_agree_with_their_recorded_attempts():
