@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from types import MappingProxyType
 
 from diagnostics.api_index import query, store
 from diagnostics.api_index.packages import EXTENDED_CLASSES, PACKAGES
@@ -25,11 +26,16 @@ _WORD = re.compile(r"[A-Z][a-z0-9]+|[A-Z]+(?![a-z])")
 
 
 def find_member(
-    kind: str, owner: str, path: tuple[str, ...], providers: Collection[str], caller: str = ""
+    kind: str,
+    owner: str,
+    path: tuple[str, ...],
+    providers: Collection[str],
+    caller: str = "",
+    installed: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Use, str] | None:
     """Return (use, package) for the only indexed package that fits a member or argument; None if none or several fit.
 
-    A package fits if each of its releases has at most one class or function of that name, apart from subclasses, and
+    The only package whose installed release does not satisfy the use fits. Else a package fits if each of its releases has at most one class or function of that name, apart from subclasses, and
     one of these conditions holds:
 
     - Some of its releases satisfy the use, and others do not. An attribute may be undecided in others: the error
@@ -43,13 +49,19 @@ def find_member(
         path: The attribute; or the method, if any, and the argument.
         providers: Packages that others build on; if several packages fit, only these are considered.
         caller: The package whose code raised the error; '' if unknown.
+        installed: Known releases by package.
     """
-    found = []
+    found, failing = [], []
     for package in store.indexed_packages():
         module = _find_module(package, owner, path[0] if len(path) > 1 else "")
         use = Use(kind, module, owner, path)
+        having, missing, _ = query.releases_with(package, use) if module else ([], [], [])
+        if having and installed.get(package) in missing:
+            failing.append((use, package))
         if module and _is_decided(package, use, is_caller=package == caller):
             found.append((use, package))
+    if len(failing) == 1:
+        return failing[0]
     if len(found) > 1:
         found = [item for item in found if item[1] in providers]
     return found[0] if len(found) == 1 else None

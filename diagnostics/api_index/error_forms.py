@@ -65,7 +65,9 @@ def match_forms(message: str, kinds: Collection[str] = ()) -> Iterator[tuple[Err
             yield form, match.groupdict(default="")
 
 
-def uses_in(kind: str, parts: Mapping[str, str], caller: str) -> Iterator[tuple[Use, str]]:
+def uses_in(
+    kind: str, parts: Mapping[str, str], caller: str, installed: Mapping[str, str]
+) -> Iterator[tuple[Use, str]]:
     """Yield the uses that a message may refer to, each with the package that should define the name."""
     if kind == "architecture":
         for module in store.load("vllm").find_name(parts["name"]):
@@ -80,10 +82,12 @@ def uses_in(kind: str, parts: Mapping[str, str], caller: str) -> Iterator[tuple[
     else:
         owner, method = parts["owner"], parts.get("method", "")
         path = (method, parts["name"]) if owner and method not in {"", "__init__"} else (parts["name"],)
-        yield from _member_uses(kind, owner or method, path, caller)
+        yield from _member_uses(kind, owner or method, path, caller, installed)
 
 
-def _member_uses(kind: str, owner: str, path: tuple[str, ...], caller: str) -> Iterator[tuple[Use, str]]:
+def _member_uses(
+    kind: str, owner: str, path: tuple[str, ...], caller: str, installed: Mapping[str, str]
+) -> Iterator[tuple[Use, str]]:
     """Yield the uses of a member or a call of a class or function whose module the message does not name."""
     candidates = [
         (Use(kind, use.module, use.name, path), name)
@@ -92,7 +96,7 @@ def _member_uses(kind: str, owner: str, path: tuple[str, ...], caller: str) -> I
         for _package, _file, use, _spans in recorded_uses(name, f'"{owner}"')
         if (use.name, use.path, use.kind) == (owner, path, kind)
     ]
-    if member := find_member(kind, owner, path, _PROVIDERS, caller):
+    if member := find_member(kind, owner, path, _PROVIDERS, caller, installed):
         candidates.append(member)
     yield from dict.fromkeys(inherited_use(*item) for item in dict.fromkeys(candidates))
     places = find_class(owner) if kind == "attribute" and not candidates else []

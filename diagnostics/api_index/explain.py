@@ -195,7 +195,7 @@ def _explain_forms(message: str, log: LoggedFacts) -> Explanation | None:
         elif form.kind == "folder":
             explanation = _explain_folder(parts["module"], parts["name"])
         else:
-            uses = uses_in(form.kind, parts, log.caller)
+            uses = uses_in(form.kind, parts, log.caller, log.installed)
             explanation = next(filter(None, (_explain_use(*use, message, log) for use in uses)), None)
         if explanation:
             return explanation

@@ -29,8 +29,11 @@ from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.output import release_pairs
 from diagnostics.versions import CLASHES, Clash, in_range, parse_version, satisfiable
 
-# Packages whose classes the options of a package extend.
-_COMPANIONS = {"trl": ("transformers",), "peft": ("transformers",), "ms-swift": ("transformers", "trl")}
+# Packages whose classes a package extends, or whose functions it imports for others.
+_COMPANIONS = {
+    "trl": ("transformers",), "peft": ("transformers",), "ms-swift": ("transformers", "trl"),
+    "unsloth": ("unsloth-zoo",),
+}  # fmt: skip
 # Files for other hardware than NVIDIA GPUs.
 _OTHER_HARDWARE = re.compile(r"(?<![a-z])(?:npu|ascend|hccl|musa|xpu|rocm|neuron|hpu)(?![a-z])")
 # Files that are imported for one model only.
