@@ -3,7 +3,7 @@
 `find_callers` returns them. `recorded_uses` yields the recorded uses whose key contains a text.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from diagnostics.api_index import query, store
@@ -57,20 +57,23 @@ def recorded_uses(provider: str, text: str) -> Iterator[tuple[str, str, Use, dic
                     yield package, file, Use.from_key(key, file, 0), spans
 
 
-def find_callers(provider: str, target: Use, installed: str) -> Iterator[Caller]:
+def find_callers(provider: str, target: Use, failing: Iterable[str]) -> Iterator[Caller]:
     """Yield the packages that use a name without an alternative, with the newest location of the use.
 
     Args:
         provider: Package that should define the name.
         target: The use that fails.
-        installed: Release of the provider, by which uses under conditions on its version are left out.
+        failing: Releases of the provider that may be in use; a use under conditions that none of them meets is left
+            out.
     """
     by_package: dict[str, dict[int, str]] = {}
-    version = parse_version(installed)
-    versions = {query.module_of(provider): version} if version else {}
+    versions = [{query.module_of(provider): version} for version in filter(None, map(parse_version, failing))]
     text = f'"{target.name}"' if target.name else f'"{target.module}'
     for package, file, use, lines in recorded_uses(provider, text):
-        reached = all(condition_holds(item, versions) is not False for item in use.conditions)
+        reached = any(
+            all(condition_holds(item, known) is not False for item in use.conditions)
+            for known in versions or [{}]
+        )
         if not _is_same_use(use, target) or not reached or use.choice:
             continue
         for spans, line in lines.items():

@@ -142,6 +142,7 @@ class LoggedFacts:
         installed: Known releases by package.
         caller: The package whose code raised the exception; '' if unknown.
         bounds: The oldest release by package that may be installed.
+        files: The files by package that the log shows, such as `vllm/utils.py`, of the release in use.
         describe_caller: Function that returns the code that uses a missing name. Its arguments are the
             package that lacks the name, and whether the package's own code cannot contain the use.
     """
@@ -149,6 +150,7 @@ class LoggedFacts:
     installed: Mapping[str, str] = field(default_factory=dict)
     caller: str = ""
     bounds: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, Iterable[str]] = field(default_factory=dict)
     describe_caller: Callable[[str, bool], CallingCode] = lambda *_: CallingCode()
 
 
@@ -356,8 +358,14 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
         return None
     release = log.installed.get(provider, "")
     caller = "" if use.kind == "model_type" else log.caller
+    without = {*missing, *undecided} - {*having}
+    failing = _failing_releases(use, provider, without, log)
     # A use under a condition that a release without the name does not meet is not the one that failed.
-    callers = tuple(find_callers(provider, use, release or (missing[-1] if missing else "0")))
+    callers = tuple(
+        find_callers(
+            provider, use, [release] if release else failing[:1] + failing[-1:] or missing[-1:] or ["0"]
+        )
+    )
     callers = tuple(item for item in callers if item.package == caller) or callers
     # If transformers has no such model type, another package registers it twice.
     is_registered_twice = use.kind == "registered" and not (missing and callers)
@@ -370,8 +378,8 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
     subject = use.text
     if use.kind == "without" and not having:
         having, subject = _releases_for_incomplete_call(message, use, provider, missing)
-    without = {*missing, *undecided} - {*having}
-    failing = _failing_releases(use, provider, without, log.bounds.get(provider, "0"))
+    if having and use.kind == "without":
+        failing = tuple(item for item in failing if item not in having)
     releases = NameReleases(provider, tuple(having), release, failing)
     changes = _changes(use, releases, caller, callers, log.installed)
     import_check, is_conditional = "", False
@@ -428,20 +436,24 @@ def _is_indexed(provider: str, module: str) -> bool:
     return provider not in PACKAGES or PACKAGES[provider].includes(f"{module.replace('.', '/')}/__init__.py")
 
 
-def _failing_releases(use: Use, provider: str, without: set[str], oldest: str) -> tuple[str, ...]:
-    """Return the releases in `without` that may raise the error: those with its module, or with its class."""
-    versions = (
-        item for item in store.load(provider).releases if item in without and Version(item) >= Version(oldest)
+def _failing_releases(use: Use, provider: str, without: set[str], log: LoggedFacts) -> tuple[str, ...]:
+    """Return the releases in `without` that may raise the error: those with the module or class, and the files shown.
+
+    The files that the log shows are ignored if no release has all of them.
+    """
+    oldest, owner = Version(log.bounds.get(provider, "0")), "" if use.kind == "name" else use.name
+    versions = [item for item in store.load(provider).releases if item in without and Version(item) >= oldest]
+    apis = {version: query.api_of(query.Release(provider, version)) for version in versions}
+    if use.name:
+        versions = [
+            version
+            for version, api in apis.items()
+            if (api.find(use.module, owner) if owner else api.has_module(use.module))
+        ]
+    with_files = (
+        item for item in versions if all(map(apis[item].source.has_file, log.files.get(provider, ())))
     )
-    if not use.name:
-        return tuple(versions)
-    owner = "" if use.kind == "name" else use.name
-    apis = ((version, query.api_of(query.Release(provider, version))) for version in versions)
-    return tuple(
-        version
-        for version, api in apis
-        if (api.find(use.module, owner) if owner else api.has_module(use.module))
-    )
+    return tuple(with_files) or tuple(versions)
 
 
 def _changes(
@@ -690,7 +702,7 @@ def _explain_own_attribute(
         missing = [*missing, *(version for version in defining if both and version not in both)]
         defining = both or defining
     # The error shows that the release in use lacks it, so it does if its source does not decide that.
-    without = _failing_releases(use, provider, {*missing, *undecided}, "0")
+    without = _failing_releases(use, provider, {*missing, *undecided}, log)
     if not defining or not without:
         return None
     releases = NameReleases(provider, tuple(defining), log.installed.get(provider, ""), without)

@@ -120,6 +120,8 @@ class NameReleases:
         reaches_newest = spans[0][1] == newest
         if self.failing and Version(self.failing[0]) > Version(self.having[-1]):
             return "too new", ranges
+        if self.failing and Version(self.failing[-1]) < Version(self.having[0]):
+            return "too old", ranges
         if len(spans) > 1 or (self.having[0] != self.indexed[0] and not reaches_newest):
             return "", ranges
         return "too old" if reaches_newest else "too new", ranges

@@ -54,6 +54,7 @@ _MAX_LINES, _MAX_WRAPPED, _SEARCHED_LINES, _MAX_NAMES = 20, 3, 2000, 30
 # Python before 3.10, and msgspec, print no class; the line that calls it has it.
 _NO_CLASS = re.compile(r"(?:(?<![\w.])__init__\(\) got an u|\bU)nexpected keyword argument ('\w+'.*)")
 _IMPORTED_FROM = re.compile(r"' \((?P<folder>/.{1,400}/)(?P<module>\w+)/__init__\.py\)")
+_IMPORTED_FILE = re.compile(r"' \((/[^()]{1,400}\.py)\)")
 # Parts of messages that a person reports in a sentence.
 _MESSAGE = re.compile(line_patterns.MISSING_NAME)
 # Python's form of a warning whose message goes on in the next line.
@@ -70,6 +71,7 @@ _PYTHON = re.compile(
     r"(?i)(?:\bpython(?: version)?\s{0,9}[:=]{0,2}\s{0,9}v?|/python(?=3\.\d+/(?:site|dist)-packages))"
     r"(3\.\d{1,2})(?![\d+])"
 )
+_NO_MODULE = re.compile(r"No module named '(\w+\.[\w.]+)'")
 _UNDEFINED = re.compile(r"NameError: name '(\w+)' is not defined")
 _IMPORT_ERROR = re.compile("cannot import name|No module named|Failed to import")
 _CONSTRUCTED = re.compile(r"\b([A-Z]\w*)\(")
@@ -305,7 +307,13 @@ def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Exp
     wrapped = [parse_line(line).text for line in log.lines_from(end + 1, _MAX_WRAPPED)]
     wrapped = list(takewhile(str.strip, wrapped))
     file = frames[-1][0] if frames else ""
-    facts = replace(facts, caller=package_of(file) if file else "")
+    paths = [*(path for path, _ in frames), *_IMPORTED_FILE.findall(message)]
+    files: dict[str, set[str]] = {}
+    for path in paths:
+        if module := module_of(path):
+            name = module.replace(".", "/") + ("/__init__.py" if path.endswith("/__init__.py") else ".py")
+            files.setdefault(package_of(path), set()).add(name)
+    facts = replace(facts, caller=package_of(file) if file else "", files=files)
     if _is_beside_another_package(message, [path for path, _ in frames]):
         message = message.partition("' (")[0] + "'"
     texts = [message, "\n".join([message, *wrapped])]
@@ -360,6 +368,8 @@ def _complete_message(
     if frames and frames[-1][0].endswith(_MODEL_TYPES) and (key := _KEY.match(message)):
         return f"The checkpoint has model type '{key[1]}' but Transformers does not recognize it"
     module, cut = _FROM.match(source), _CUT_MODULE.search(message)
+    if module and (lacking := _NO_MODULE.search(message)) and module[1].startswith(f"{lacking[1]}."):
+        return f"ModuleNotFoundError: No module named '{module[1]}'"
     if cut and module and module[1].startswith(cut[1]):
         return f"{message[: cut.start(1)]}{module[1]}'"
     return message
