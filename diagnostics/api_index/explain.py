@@ -50,10 +50,13 @@ _FILE = re.compile(r"' \((?P<file>[^()]+)\)")
 _INSTALLED_FOLDER = re.compile(r"[/\\](?:site-packages|dist-packages|python3[\w.]*)[/\\]")
 # A class name that hardly any other program has.
 _TWO_WORDS = re.compile(r"[A-Z]\w*?[a-z0-9]_?[A-Z]|[A-Z]{2,}[a-z]")
+# A call whose line shows the module.
+_CALLED = re.compile(r"(?<![\w.])([a-z]\w*)(?:\.\w+)+(?=\(\) got )")
 # Errors that name a member of a class.
 _MEMBER_ERRORS = {"attribute", "argument", "positional"}
 _CALL_REPAIRS = {"without": "Pass it in the call", "positional": "Pass fewer arguments by position"}
 _MODEL_ENDS = ("ForConditionalGeneration", "ForCausalLM")
+_VLLM_MODELS = "vllm.model_executor.models"
 _REMOVAL = "Remove it from the call"
 _CALLERS = 3
 
@@ -86,6 +89,7 @@ class Explanation:
         is_uncertain: Whether another cause is as likely.
         code: The code that uses the name, in words; '' if the log does not show it.
         is_use_shown: Whether the log shows the file that uses the name, or the arguments of the call.
+        copy_folder: The environment from which another copy than the named release is loaded; '' if unknown.
         new_name: The name in releases that lack the old one; '' if there is none or it is unknown.
     """
 
@@ -105,6 +109,7 @@ class Explanation:
     code: str = ""
     is_use_shown: bool = False
     new_name: str = ""
+    copy_folder: str = ""
 
     @property
     def provider(self) -> str:
@@ -328,27 +333,50 @@ def _explain_folder(module: str, name: str) -> Explanation:
 
 
 def _explain_unindexed(message: str, log: LoggedFacts) -> Explanation | None:
-    """Explain which package lacks a name that the caller uses, without facts of the index; None if it is unknown."""
-    caller = log.caller
-    for _form, parts in match_forms(message, {"name", "module", "attribute"}) if caller else ():
-        owner, module = parts.get("owner", ""), parts.get("module", "")
+    """Explain which package lacks a name or refuses a call, without facts of the index; None if it is unknown."""
+    caller, called = log.caller, _CALLED.search(message)
+    kinds = {"name", "module", "attribute", *({"argument"} if called else ())}
+    for form, parts in match_forms(message, kinds) if caller else ():
+        owner, module = parts.get("owner", ""), parts.get("module", called[1] if called else "")
         provider = query.package_of(module.partition(".")[0]) or module.partition(".")[0]
-        if owner:
+        if owner and not called:
             places = find_class(owner) if _TWO_WORDS.search(owner) else []
             provider, module = places[0] if len(places) == 1 else ("", "")
         if provider and provider not in {caller, query.module_of(caller), *sys.stdlib_module_names}:
-            subject = ".".join(filter(None, (module, owner, parts.get("name"))))
+            subject = called[0] if called else ".".join(filter(None, (module, owner, parts.get("name"))))
             releases = NameReleases(provider, (), log.installed.get(provider, ""))
-            is_read = "attribute" in message
+            is_read = form.kind == "attribute"
             state = f"{provider} {releases.installed}".strip()
             code = log.describe_caller(provider, not is_read).text or caller
-            verb = "reads" if is_read else "imports"
-            headline = f"{code} {verb} {subject}, which the {state} in use does not have."
+            verb = "calls" if called else "reads" if is_read else "imports"
+            lacks = (
+                f"with the argument {parts['name']}, which the {state} in use refuses"
+                if called
+                else (f"which the {state} in use does not have")
+            )
+            headline = f"{code} {verb} {subject}, {lacks}. {_requirements_on(provider, caller, log)}".rstrip()
             return Explanation(
                 subject, releases, headline, _general_advice(releases, caller), caller=caller, is_decided=False,
                 is_uncertain=is_read,
             )  # fmt: skip
     return None
+
+
+def _requirements_on(provider: str, caller: str, log: LoggedFacts) -> str:
+    """Return a sentence on the ranges of a package that the releases of the caller require which may be in use."""
+    releases, installed, by_range = (
+        store.load(caller).releases,
+        log.installed.get(caller, ""),
+        dict[str, list[str]](),
+    )
+    for version in [installed] if installed in releases else _releases_with_files(caller, releases, log):
+        for specifier in query.plain_ranges(query.Release(caller, version), provider):
+            by_range.setdefault(str(specifier), []).append(version)
+    ranges = (
+        f"{caller} {describe_spans(item, releases)} requires {provider}{one}"
+        for one, item in by_range.items()
+    )
+    return f"Take the newest that the {caller} in use allows: {'; '.join(ranges)}." if by_range else ""
 
 
 def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Explanation | None:
@@ -359,13 +387,12 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
     release = log.installed.get(provider, "")
     caller = "" if use.kind == "model_type" else log.caller
     without = {*missing, *undecided} - {*having}
-    failing = _failing_releases(use, provider, without, log)
+    releases = NameReleases(provider, tuple(having), release, _failing_releases(use, provider, without, log))
     # A use under a condition that a release without the name does not meet is not the one that failed.
-    callers = tuple(
-        find_callers(
-            provider, use, [release] if release else failing[:1] + failing[-1:] or missing[-1:] or ["0"]
-        )
+    in_use = (
+        [release] if release else [*releases.failing[-1:], *releases.failing[:1]] or missing[-1:] or ["0"]
     )
+    callers = tuple(find_callers(provider, use, in_use[: 1 if releases.is_probably_too_new else 2]))
     callers = tuple(item for item in callers if item.package == caller) or callers
     # If transformers has no such model type, another package registers it twice.
     is_registered_twice = use.kind == "registered" and not (missing and callers)
@@ -378,9 +405,8 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
     subject = use.text
     if use.kind == "without" and not having:
         having, subject = _releases_for_incomplete_call(message, use, provider, missing)
-    if having and use.kind == "without":
-        failing = tuple(item for item in failing if item not in having)
-    releases = NameReleases(provider, tuple(having), release, failing)
+        failing = tuple(item for item in releases.failing if item not in having)
+        releases = replace(releases, having=tuple(having), failing=failing)
     changes = _changes(use, releases, caller, callers, log.installed)
     import_check, is_conditional = "", False
     if use.kind == "name" and having:
@@ -389,7 +415,12 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
     is_in_each = not (missing or undecided or releases.may_precede_index)
     if import_check and (release or is_conditional or is_in_each):
         changes = ()
-    note = _advice_on_config(use, releases) if having else _advice_without_release(use, releases, caller)
+    note = (
+        _advice_on_config(use, releases)
+        if having and use.kind != "model_type"
+        else _advice_without_release(use, releases, caller)
+    )
+    engine = _engine_sentence(use.path[0]) if use.kind == "model_type" and not releases.has_installed else ""
     is_direct = use.kind == "name" or (use.kind == "argument" and len(use.path) == 1)
     is_code = use.kind not in {"registered", "model_type"} and "Model architectures" not in message
     code, is_file = log.describe_caller(provider, is_direct) if is_code else CallingCode()
@@ -401,6 +432,7 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
         releases.describe_release_in_use(changes, import_check, is_removed=use.kind == "registered"),
         _calling_sentence(releases, caller, callers, code),
         note,
+        engine,
     )
     # The release in the log has the name, and no import of it failed: the index shows no cause.
     fits = releases.has_installed and not import_check and use.kind != "registered"
@@ -450,10 +482,14 @@ def _failing_releases(use: Use, provider: str, without: set[str], log: LoggedFac
             for version, api in apis.items()
             if (api.find(use.module, owner) if owner else api.has_module(use.module))
         ]
-    with_files = (
-        item for item in versions if all(map(apis[item].source.has_file, log.files.get(provider, ())))
-    )
-    return tuple(with_files) or tuple(versions)
+    return _releases_with_files(provider, versions, log)
+
+
+def _releases_with_files(package: str, versions: list[str], log: LoggedFacts) -> tuple[str, ...]:
+    """Return the releases that have the files of a package that the log shows; all, if none has them."""
+    sources = {version: query.api_of(query.Release(package, version)).source for version in versions}
+    files = tuple(log.files.get(package, ()))
+    return tuple(item for item in versions if all(map(sources[item].has_file, files))) or tuple(versions)
 
 
 def _changes(
@@ -464,6 +500,15 @@ def _changes(
     if use.kind == "argument" and direction == "too new" and not caller:
         changes = replace(releases, having=_releases_like_oldest(use, releases)).side_and_ranges[1]
     return (*changes, *filter(None, (item.change(installed, caller, direction) for item in callers)))
+
+
+def _engine_sentence(model_type: str) -> str:
+    """Return a sentence on the releases of vLLM that have a model, which an engine needs, too; '' if unknown."""
+    releases = NameReleases(
+        "vllm", tuple(query.releases_with("vllm", Use("name", f"{_VLLM_MODELS}.{model_type}", ""))[0])
+    )
+    spans = describe_spans(releases.having, releases.indexed)
+    return f"An inference engine needs the model, too: vllm has it {spans}." if spans else ""
 
 
 def _calling_sentence(

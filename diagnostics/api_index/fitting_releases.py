@@ -93,8 +93,18 @@ class FitCheck:
     def with_other_packages(self) -> str:
         """Return the requirement with the packages that contradict its nearest release; '' if there are none."""
         nearest = self._newest_first[-1 if ">" in self._change else 0 :][:1]
-        problems = [f"another {name} that fits" for name in self._problems(nearest[0])] if nearest else []
+        problems = (
+            [self._companion(name, nearest[0]) for name in self._problems(nearest[0])] if nearest else []
+        )
         return f"{self._change} with {' and '.join(problems)}" if problems else ""
+
+    def _companion(self, name: str, version: str) -> str:
+        """Return a requirement on another package that fits a release: its release nearest in time that does."""
+        release = Release(self._package, version)
+        candidates = [Release(name, item) for item in query.find_releases(name, "")]
+        candidates.sort(key=lambda item: abs(query.upload_day(item) - query.upload_day(release)))
+        fitting = (item for item in candidates[:_MAX_TRIED] if not _contradict(item, release))
+        return f"{name}=={found.version}" if (found := next(fitting, None)) else f"another {name} that fits"
 
     def _problems(self, version: str) -> list[str]:
         """Return the packages whose installed releases contradict a release."""

@@ -54,6 +54,7 @@ _MAX_LINES, _MAX_WRAPPED, _SEARCHED_LINES, _MAX_NAMES = 20, 3, 2000, 30
 # Python before 3.10, and msgspec, print no class; the line that calls it has it.
 _NO_CLASS = re.compile(r"(?:(?<![\w.])__init__\(\) got an u|\bU)nexpected keyword argument ('\w+'.*)")
 _IMPORTED_FROM = re.compile(r"' \((?P<folder>/.{1,400}/)(?P<module>\w+)/__init__\.py\)")
+_ENVIRONMENT = re.compile(r"(?P<prefix>.{1,400}?)/lib/python(?P<python>3\.\d+)/(?:site|dist)-packages/")
 _IMPORTED_FILE = re.compile(r"' \((/[^()]{1,400}\.py)\)")
 # Parts of messages that a person reports in a sentence.
 _MESSAGE = re.compile(line_patterns.MISSING_NAME)
@@ -72,6 +73,7 @@ _PYTHON = re.compile(
     r"(3\.\d{1,2})(?![\d+])"
 )
 _NO_MODULE = re.compile(r"No module named '(\w+\.[\w.]+)'")
+_CALL_ERROR = re.compile(r"(?<![\w.])([A-Z]\w*\.\w+)(?=\(\) got )")
 _UNDEFINED = re.compile(r"NameError: name '(\w+)' is not defined")
 _IMPORT_ERROR = re.compile("cannot import name|No module named|Failed to import")
 _CONSTRUCTED = re.compile(r"\b([A-Z]\w*)\(")
@@ -135,6 +137,8 @@ def _explain_hit(hit: Hit, log: LogFacts, installed: LoggedReleases) -> Explanat
         explanation = explain(replace(facts, installed=undoubted))
     if explanation and not explanation.direction and explanation.provider in installed.bounds:
         explanation = explain(replace(facts, bounds=installed.bounds))
+    paths = [*(path for path, _ in frames), *_IMPORTED_FILE.findall(_message(hit))]
+    explanation = explanation and _with_loaded_copy(explanation, paths, installed)
     if explanation and is_cut and not explanation.caller:
         explanation = replace(explanation, headline=f"{explanation.headline} {ADVICE['cut']}")
     return explanation
@@ -192,7 +196,8 @@ def _with_fitting_changes(
 ) -> Explanation:
     """Return the explanation with changes that fit other packages, or with advice if the log refuses each change."""
     changes = fitting_changes(explanation.changes, installed, explanation.caller, required)
-    python, first = installed.python, Requirement(next(iter(changes), "x").partition(" ")[0])
+    python = next(iter(installed.pythons)) if len(installed.pythons) == 1 else ""
+    first = Requirement(next(iter(changes), "x").partition(" ")[0])
     versions = [item for item in query.find_releases(first.name, "") if in_range(item, first.specifier)]
     ranges = [query.python_range(query.Release(first.name, item)) for item in versions if python]
     if ranges and not any(in_range(python, item) for item in ranges):
@@ -207,6 +212,31 @@ def _with_fitting_changes(
         return replace(explanation, changes=changes, headline=explanation.headline + narrowed)
     advice = ADVICE["refused"].format(explanation.changes[0], REFUSED, explanation.provider, bounds[0])
     return replace(explanation, changes=(), headline=f"{explanation.headline} {advice}", advice=advice)
+
+
+def _with_loaded_copy(explanation: Explanation, paths: list[str], installed: LoggedReleases) -> Explanation:
+    """Return an explanation with the folder of the loaded copy, if it is not the release that the log names.
+
+    The folders of other packages' frames, and another Python that the log names, show that there are two environments.
+    """
+    package, release = explanation.provider, explanation.releases.installed
+    own = [path for path in paths if package_of(path) == package]
+    if not (own and explanation.is_uncertain and explanation.releases.has_installed) or explanation.is_open:
+        return explanation
+    found = _ENVIRONMENT.match(own[-1])
+    folder = found["prefix"] if found else own[-1].rpartition(f"/{query.module_of(package)}/")[0]
+    others = {match["prefix"] for path in paths if (match := _ENVIRONMENT.match(path))} - {folder}
+    named = sorted(installed.pythons - {found["python"]}) if found else []
+    notes = [f"The traceback loads {package} from {folder}."]
+    notes += [f"Other packages are loaded from {', '.join(sorted(others))}."] if others else []
+    notes += (
+        [f"That is Python {found['python']}, and the log names Python {named[0]}."] if found and named else []
+    )
+    advice = ADVICE["copy" if found else "checkout"].format(package, release, folder)
+    headline = " ".join([explanation.headline, *notes])
+    return replace(
+        explanation, headline=headline, advice=advice, is_uncertain=False, copy_folder=folder if found else ""
+    )
 
 
 class LoggedReleases(Mapping[str, str]):
@@ -247,10 +277,10 @@ class LoggedReleases(Mapping[str, str]):
         )
 
     @cached_property
-    def python(self) -> str:
-        """The Python release, as in `3.12`, if the log shows one only."""
+    def pythons(self) -> frozenset[str]:
+        """The Python releases, as in `3.12`, that the log shows."""
         lines = [line for line in self._lines if not line_patterns.is_advice(line)]
-        return found.pop() if len(found := {*_PYTHON.findall("\n".join(lines))}) == 1 else ""
+        return frozenset(_PYTHON.findall("\n".join(lines)))
 
     def names_from(self, package: str) -> list[str]:
         """Return the classes that the log's code imports from a package or calls, and GRPO's, if it is run with TRL."""
@@ -302,7 +332,8 @@ def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Exp
     The caller is the package of the innermost frame, of a frame outside of the provider, or of a hint in the line.
     """
     message, end = _message(hit), hit.traceback.end if hit.traceback else hit.line
-    source = hit.traceback.source if hit.traceback else "".join(log.lines_from(end - 1, 1)) if end > 1 else ""
+    before = [line.strip() for line in log.lines_from(max(end - 2, 1), min(end - 1, 2)) if line.strip(" ^~")]
+    source = (hit.traceback.source if hit.traceback else "") or next(reversed(before), "")
     message = _complete_message(message, source, log, frames, facts.installed)
     wrapped = [parse_line(line).text for line in log.lines_from(end + 1, _MAX_WRAPPED)]
     wrapped = list(takewhile(str.strip, wrapped))
@@ -363,6 +394,13 @@ def _complete_message(
         calls = _CONSTRUCTED.findall(source), re.findall(_CALL_WITH.format(match[1].split("'")[1]), text)
         if owner := next((names.pop() for names in map(set, calls) if len(names) == 1), ""):
             return f"{message[: match.start()]}{owner}() got an unexpected keyword argument {match[1]}"
+    call = _CALL_ERROR.search(message)
+    if call and (module := re.search(rf"(?<![\w.])([a-z]\w*)\.{re.escape(call[1])}\(", source)):
+        return (
+            message[: call.start()]
+            + f"{module[1]}." * (not query.package_of(module[1]))
+            + message[call.start() :]
+        )
     if frames and (undefined := _UNDEFINED.match(message)):
         return _conditional_import(undefined[1], frames[-1][0], installed) or message
     if frames and frames[-1][0].endswith(_MODEL_TYPES) and (key := _KEY.match(message)):
@@ -459,12 +497,10 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
     evidence += [
         Evidence(f"{item.package} uses {explanation.subject}", item.location) for item in explanation.callers
     ]
-    # A release that has the name is something to check, not the error.
-    is_check = explanation.is_uncertain and not explanation.is_open and explanation.releases.has_installed
     return Finding(
         _CODE,
         title,
-        Severity.WARNING if is_check else Severity.ERROR,
+        Severity.ERROR,
         certainty,
         "static" if explanation.is_decided else "declared",
         explanation.sentences,
@@ -479,6 +515,11 @@ def _fix(explanation: Explanation) -> Fix:
     command = Run(python_command("python", "", "-c", f"import {module}"))
     if not explanation.changes and module:
         return Fix.of("Import the module that defines it, to see the first error.", command)
+    if not explanation.changes and explanation.copy_folder:
+        release = f"{provider}=={explanation.releases.installed}"
+        words = ("-m", "pip", "install", "--force-reinstall", "--no-deps", release)
+        python = f"{explanation.copy_folder}/bin/python"
+        return Fix.of(explanation.advice, Run(python_command(python, "", *words)))
     if not explanation.changes:
         return Fix.of(explanation.advice)
     text = " or ".join(explanation.changes)

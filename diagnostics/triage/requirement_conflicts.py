@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import islice, pairwise, permutations
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -18,9 +18,10 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from diagnostics.api_index import query
+from diagnostics.api_index.fitting_releases import fitting_changes
 from diagnostics.api_index.packages import PACKAGES as INDEXED
 from diagnostics.findings import Certainty, Evidence, Finding, Severity
-from diagnostics.fixes import Fix, Install
+from diagnostics.fixes import Fix, Install, Run
 from diagnostics.frameworks import PACKAGES
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import Traceback
@@ -62,6 +63,8 @@ def _compile(pattern: str) -> re.Pattern[str]:
 _UV, _UV_MISSING, *_PATTERNS = map(_compile, (_TABLE["uv"], _TABLE["uv_missing"], *_TABLE["lines"]))
 _SEARCHED, _STATED = ([[*map(_compile, pair)] for pair in _TABLE[key]] for key in ("texts", "raised"))
 _REWORDED = [(_compile(item["pattern"]), item["as_pip"]) for item in _TABLE["reworded"]]
+_CLUSTER_HINT, _CLUSTER_LINES = "cluster was started with:", 8
+_CLUSTER = re.compile(_TABLE["cluster"])
 _MAX_LINES, _MAX_EVIDENCE, _MAX_SENTENCE, _MAX_FITTING = 2000, 8, 4000, 20
 # Checks of a release against a specifier, which take about a microsecond each; known logs need some hundred.
 _MAX_CHECKS = 200_000
@@ -128,6 +131,7 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
     for requirement in requirements:
         by_name.setdefault(requirement.name, []).append(requirement)
     # Without an installed release, only two requirements on one package are a conflict.
+    yield from (finding for log in verdict.logs for finding in _other_cluster(log))
     conflicts = [items for items in by_name.values() if len(items) > 1 or items[0].is_unmet]
     conflicts = [items for items in conflicts if not all(item.is_warning for item in items)]
     if not conflicts:
@@ -146,7 +150,15 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
         solution, more_checks = _solve(items, _MAX_CHECKS - checks)
         checks += more_checks
         if solution:
+            others = {name: release for name, release in installed.items() if name not in by_name}
+            fitting = (
+                fitting_changes([solution], others, stated[0].package)
+                if Requirement(solution).specifier
+                else ()
+            )
             changes.append(solution)
+            if fitting and " with " in fitting[0]:
+                steps.append(f"With the other packages of the log, {fitting[0]}.")
         elif solution is None:
             steps.append(f"Not searched for a release, because of too many requirements: {items[0].name}.")
         else:
@@ -169,6 +181,27 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
         tuple(item.evidence for items in conflicts for item in items)[:_MAX_EVIDENCE],
         Fix.of(" ".join([*fix, *steps]), *([Install(installable)] if installable else [])),
     )
+
+
+def _other_cluster(log: LogFacts) -> Iterator[Finding]:
+    """Yield a finding if Ray reports that its cluster and the process run in different environments."""
+    lines = [parse_line(raw).text for raw in log.lines_from(1, _MAX_LINES)]
+    for number, line in enumerate(lines, 1):
+        match = (
+            _CLUSTER.search("\n".join(lines[number - 1 :][:_CLUSTER_LINES]))
+            if _CLUSTER_HINT in line
+            else None
+        )
+        if match:
+            title = (
+                "The Ray cluster runs ray {} with Python {}, and this process ray {} with Python {}.".format(
+                    *match.groups()
+                )
+            )
+            evidence = (Evidence(line.strip(), f"{log.source}:{number}"),)
+            fix = Fix.of(_TABLE["cluster_fix"], Run(("ray", "stop")))
+            yield Finding(_CODE, title, Severity.ERROR, Certainty.ESTABLISHED, "static", title, evidence, fix)
+            return
 
 
 def _broken_requirements(
@@ -258,6 +291,11 @@ def _without_solution(items: list[StatedRequirement]) -> str:
         versions = [text for text in query.find_releases(item.name, "") if in_range(text, other_ranges)]
         fitting.append(_other_release(item, versions[:_MAX_FITTING]))
     advice = f" {' or '.join(filter(None, fitting))} fits the other side." if any(fitting) else ""
+    for needless, user in permutations({item.user: None for item in items if item.user}, 2):
+        name, (package, _, release) = needless.partition(" ")[0], user.partition(" ")
+        required = [item for item in query.find_releases(package, "") if _requires(package, name, item)]
+        if required and release not in required and query.find_releases(package, release):
+            advice += f" Leave {name} out of the command: {package} {release} does not require it ({package} {required[0]} was the last that does)."
     return f"No release satisfies all: {'; '.join(map(str, items))}.{advice}"
 
 
@@ -268,10 +306,10 @@ def _is_of_stack(requirement: StatedRequirement) -> bool:
     return not user or requirement.is_raised or user in PACKAGES or bool(uses)
 
 
-def _requires(user: str, name: str) -> bool:
-    """Return whether the newest release of a package requires another one."""
-    releases = (query.Release(user, version) for version in query.find_releases(user, "")[:1])
-    return any(query.requirements_of(newest).get(canonicalize_name(name)) for newest in releases)
+def _requires(user: str, name: str, version: str = "") -> bool:
+    """Return whether a release of a package, the newest if none is named, requires another one."""
+    releases = (query.Release(user, version) for version in query.find_releases(user, version)[:1])
+    return any(query.requirements_of(release).get(canonicalize_name(name)) for release in releases)
 
 
 def _solve(requirements: list[StatedRequirement], max_checks: int) -> tuple[str | None, int]:
