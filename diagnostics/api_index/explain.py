@@ -373,10 +373,11 @@ def _requirements_on(provider: str, caller: str, log: LoggedFacts) -> str:
         for specifier in query.plain_ranges(query.Release(caller, version), provider):
             by_range.setdefault(str(specifier), []).append(version)
     ranges = (
-        f"{caller} {describe_spans(item, releases)} requires {provider}{one}"
+        f"{caller} {describe_spans(item, releases).removeprefix('from ')} requires {provider}{one}"
         for one, item in by_range.items()
     )
-    return f"Take the newest that the {caller} in use allows: {'; '.join(ranges)}." if by_range else ""
+    is_known = provider in store.indexed_packages() or not by_range
+    return "" if is_known else f"Take the newest that the {caller} in use allows: {'; '.join(ranges)}."
 
 
 def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Explanation | None:

@@ -157,10 +157,7 @@ class NameReleases:
         if self.installed and self.having:
             has_it = "does not have it" if self.has_installed == is_removed else "has it"
             state = f"is {direction}" if direction else has_it
-            copies = describe_spans(self.failing or self.without, self.indexed)
-            is_copy = self.has_installed and not (is_removed or is_own or hidden) and copies
-            other = f"So another copy is loaded: one {copies.replace(' and ', ' or ')}." if is_copy else ""
-            return f"The installed {self.package} {self.installed} {state}. {hidden}{other}".rstrip()
+            return f"The installed {self.package} {self.installed} {state}. {hidden}".rstrip()
         if hidden and not changes:
             return f"{hidden} Releases before {oldest} are not in the index."
         if not self.without:

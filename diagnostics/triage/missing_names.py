@@ -227,7 +227,10 @@ def _with_loaded_copy(explanation: Explanation, paths: list[str], installed: Log
     folder = found["prefix"] if found else own[-1].rpartition(f"/{query.module_of(package)}/")[0]
     others = {match["prefix"] for path in paths if (match := _ENVIRONMENT.match(path))} - {folder}
     named = sorted(installed.pythons - {found["python"]}) if found else []
-    notes = [f"The traceback loads {package} from {folder}."]
+    copies = describe_spans(
+        explanation.releases.failing or explanation.releases.without, explanation.releases.indexed
+    )
+    notes = [f"So another copy is loaded: one {copies.replace(' and ', ' or ')}. It is in {folder}."]
     notes += [f"Other packages are loaded from {', '.join(sorted(others))}."] if others else []
     notes += (
         [f"That is Python {found['python']}, and the log names Python {named[0]}."] if found and named else []
