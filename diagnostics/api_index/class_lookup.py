@@ -35,8 +35,8 @@ def find_member(
 ) -> tuple[Use, str] | None:
     """Return (use, package) for the only indexed package that fits a member or argument; None if none or several fit.
 
-    The only package whose installed release does not satisfy the use fits. Else a package fits if each of its releases has at most one class or function of that name, apart from subclasses, and
-    one of these conditions holds:
+    The only package whose installed release does not satisfy the use fits. Else a package fits if each of its releases
+    has at most one class or function of that name, apart from subclasses, and one of these conditions holds:
 
     - Some of its releases satisfy the use, and others do not. An attribute may be undecided in others: the error
       shows that the release in use lacks it.

@@ -37,6 +37,7 @@ from diagnostics.triage import line_patterns
 from diagnostics.triage.calling_code import (
     Frames,
     describe_caller,
+    files_by_package,
     frames_of,
     module_of,
     package_of,
@@ -61,8 +62,9 @@ _MESSAGE = re.compile(line_patterns.MISSING_NAME)
 # Python's form of a warning whose message goes on in the next line.
 _WARNING = re.compile(r":\d+: \w*Warning: [^\n]*:(?: \[repeated [^\n]*)?\Z")
 _PASTED_LINES = 100
-# The end of a line may be cut off, inside the module.
-_CUT_MODULE, _FROM = re.compile(r"import name '\w+' from '([\w.]+)$"), re.compile(r"\s*from ([\w.]+) import ")
+# The end of a line may be cut off, inside the module; and Python names only the first module that is missing.
+_CUT_MODULE = re.compile(r"(?:import name '\w+' from|No module named) '([\w.]+)'?$")
+_FROM = re.compile(r"\s*from ([\w.]+) import ")
 # The key of transformers' table of model types, whose KeyError does not say so.
 _MODEL_TYPES, _KEY = "transformers/models/auto/configuration_auto.py", re.compile(r"KeyError: '([\w.-]+)'")
 # transformers reports an error of an import without its traceback, with the module that has the import.
@@ -72,7 +74,6 @@ _PYTHON = re.compile(
     r"(?i)(?:\bpython(?: version)?\s{0,9}[:=]{0,2}\s{0,9}v?|/python(?=3\.\d+/(?:site|dist)-packages))"
     r"(3\.\d{1,2})(?![\d+])"
 )
-_NO_MODULE = re.compile(r"No module named '(\w+\.[\w.]+)'")
 _CALL_ERROR = re.compile(r"(?<![\w.])([A-Z]\w*\.\w+)(?=\(\) got )")
 _UNDEFINED = re.compile(r"NameError: name '(\w+)' is not defined")
 _IMPORT_ERROR = re.compile("cannot import name|No module named|Failed to import")
@@ -137,8 +138,7 @@ def _explain_hit(hit: Hit, log: LogFacts, installed: LoggedReleases) -> Explanat
         explanation = explain(replace(facts, installed=undoubted))
     if explanation and not explanation.direction and explanation.provider in installed.bounds:
         explanation = explain(replace(facts, bounds=installed.bounds))
-    paths = [*(path for path, _ in frames), *_IMPORTED_FILE.findall(_message(hit))]
-    explanation = explanation and _with_loaded_copy(explanation, paths, installed)
+    explanation = explanation and _with_loaded_copy(explanation, _paths(_message(hit), frames), installed)
     if explanation and is_cut and not explanation.caller:
         explanation = replace(explanation, headline=f"{explanation.headline} {ADVICE['cut']}")
     return explanation
@@ -335,19 +335,15 @@ def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Exp
     The caller is the package of the innermost frame, of a frame outside of the provider, or of a hint in the line.
     """
     message, end = _message(hit), hit.traceback.end if hit.traceback else hit.line
-    before = [line.strip() for line in log.lines_from(max(end - 2, 1), min(end - 1, 2)) if line.strip(" ^~")]
-    source = (hit.traceback.source if hit.traceback else "") or next(reversed(before), "")
+    above = [line.strip() for line in log.lines_from(max(end - 2, 1), min(end - 1, 2)) if line.strip(" ^~")]
+    source = (hit.traceback.source if hit.traceback else "") or "".join(above[-1:])
     message = _complete_message(message, source, log, frames, facts.installed)
     wrapped = [parse_line(line).text for line in log.lines_from(end + 1, _MAX_WRAPPED)]
     wrapped = list(takewhile(str.strip, wrapped))
     file = frames[-1][0] if frames else ""
-    paths = [*(path for path, _ in frames), *_IMPORTED_FILE.findall(message)]
-    files: dict[str, set[str]] = {}
-    for path in paths:
-        if module := module_of(path):
-            name = module.replace(".", "/") + ("/__init__.py" if path.endswith("/__init__.py") else ".py")
-            files.setdefault(package_of(path), set()).add(name)
-    facts = replace(facts, caller=package_of(file) if file else "", files=files)
+    facts = replace(
+        facts, caller=package_of(file) if file else "", files=files_by_package(_paths(message, frames))
+    )
     if _is_beside_another_package(message, [path for path, _ in frames]):
         message = message.partition("' (")[0] + "'"
     texts = [message, "\n".join([message, *wrapped])]
@@ -386,7 +382,7 @@ def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Exp
 def _complete_message(
     message: str, source: str, log: LogFacts, frames: Frames, installed: Mapping[str, str]
 ) -> str:
-    """Return a message with what the log shows besides: the called class, a model type, or a module that is cut off.
+    """Return a message with what the log shows besides: the called class, a model type, or the whole module.
 
     A name that the file imports only under a condition is one that could not be imported.
 
@@ -398,19 +394,14 @@ def _complete_message(
         if owner := next((names.pop() for names in map(set, calls) if len(names) == 1), ""):
             return f"{message[: match.start()]}{owner}() got an unexpected keyword argument {match[1]}"
     call = _CALL_ERROR.search(message)
-    if call and (module := re.search(rf"(?<![\w.])([a-z]\w*)\.{re.escape(call[1])}\(", source)):
-        return (
-            message[: call.start()]
-            + f"{module[1]}." * (not query.package_of(module[1]))
-            + message[call.start() :]
-        )
+    called = call and re.search(rf"(?<![\w.])([a-z]\w*)\.{re.escape(call[1])}\(", source)
+    if call and called and not query.package_of(called[1]):
+        return f"{message[: call.start()]}{called[1]}.{message[call.start() :]}"
     if frames and (undefined := _UNDEFINED.match(message)):
         return _conditional_import(undefined[1], frames[-1][0], installed) or message
     if frames and frames[-1][0].endswith(_MODEL_TYPES) and (key := _KEY.match(message)):
         return f"The checkpoint has model type '{key[1]}' but Transformers does not recognize it"
     module, cut = _FROM.match(source), _CUT_MODULE.search(message)
-    if module and (lacking := _NO_MODULE.search(message)) and module[1].startswith(f"{lacking[1]}."):
-        return f"ModuleNotFoundError: No module named '{module[1]}'"
     if cut and module and module[1].startswith(cut[1]):
         return f"{message[: cut.start(1)]}{module[1]}'"
     return message
@@ -424,6 +415,11 @@ def _conditional_import(name: str, file: str, installed: Mapping[str, str]) -> s
     entries = (entry for one in facts if (entry := one.get(name, "")).startswith("?import "))
     target, _, attribute = next(entries, "").removeprefix("?import ").partition(":")
     return f"ImportError: cannot import name '{attribute}' from '{target}'" if attribute else ""
+
+
+def _paths(message: str, frames: Frames) -> list[str]:
+    """Return the files of the frames, and the one in an import error's message."""
+    return [*(path for path, _ in frames), *_IMPORTED_FILE.findall(message)]
 
 
 def _message(hit: Hit) -> str:

@@ -18,7 +18,6 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from diagnostics.api_index import query
-from diagnostics.api_index.fitting_releases import fitting_changes
 from diagnostics.api_index.packages import PACKAGES as INDEXED
 from diagnostics.findings import Certainty, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, Run
@@ -63,7 +62,6 @@ def _compile(pattern: str) -> re.Pattern[str]:
 _UV, _UV_MISSING, *_PATTERNS = map(_compile, (_TABLE["uv"], _TABLE["uv_missing"], *_TABLE["lines"]))
 _SEARCHED, _STATED = ([[*map(_compile, pair)] for pair in _TABLE[key]] for key in ("texts", "raised"))
 _REWORDED = [(_compile(item["pattern"]), item["as_pip"]) for item in _TABLE["reworded"]]
-_CLUSTER_HINT, _CLUSTER_LINES = "cluster was started with:", 8
 _CLUSTER = re.compile(_TABLE["cluster"])
 _MAX_LINES, _MAX_EVIDENCE, _MAX_SENTENCE, _MAX_FITTING = 2000, 8, 4000, 20
 # Checks of a release against a specifier, which take about a microsecond each; known logs need some hundred.
@@ -150,15 +148,7 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
         solution, more_checks = _solve(items, _MAX_CHECKS - checks)
         checks += more_checks
         if solution:
-            others = {name: release for name, release in installed.items() if name not in by_name}
-            fitting = (
-                fitting_changes([solution], others, stated[0].package)
-                if Requirement(solution).specifier
-                else ()
-            )
             changes.append(solution)
-            if fitting and " with " in fitting[0]:
-                steps.append(f"With the other packages of the log, {fitting[0]}.")
         elif solution is None:
             steps.append(f"Not searched for a release, because of too many requirements: {items[0].name}.")
         else:
@@ -185,23 +175,13 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
 
 def _other_cluster(log: LogFacts) -> Iterator[Finding]:
     """Yield a finding if Ray reports that its cluster and the process run in different environments."""
-    lines = [parse_line(raw).text for raw in log.lines_from(1, _MAX_LINES)]
-    for number, line in enumerate(lines, 1):
-        match = (
-            _CLUSTER.search("\n".join(lines[number - 1 :][:_CLUSTER_LINES]))
-            if _CLUSTER_HINT in line
-            else None
-        )
-        if match:
-            title = (
-                "The Ray cluster runs ray {} with Python {}, and this process ray {} with Python {}.".format(
-                    *match.groups()
-                )
-            )
-            evidence = (Evidence(line.strip(), f"{log.source}:{number}"),)
-            fix = Fix.of(_TABLE["cluster_fix"], Run(("ray", "stop")))
-            yield Finding(_CODE, title, Severity.ERROR, Certainty.ESTABLISHED, "static", title, evidence, fix)
-            return
+    text = "\n".join(parse_line(raw).text for raw in log.lines_from(1, _MAX_LINES))
+    if match := _CLUSTER.search(text):
+        title = _TABLE["cluster_title"].format(*match.groups())
+        place = f"{log.source}:{text.count(chr(10), 0, match.start()) + 1}"
+        evidence = (Evidence(match[0].partition("\n")[0], place),)
+        fix = Fix.of(_TABLE["cluster_fix"], Run(("ray", "stop")))
+        yield Finding(_CODE, title, Severity.ERROR, Certainty.ESTABLISHED, "static", title, evidence, fix)
 
 
 def _broken_requirements(
@@ -295,7 +275,7 @@ def _without_solution(items: list[StatedRequirement]) -> str:
         name, (package, _, release) = needless.partition(" ")[0], user.partition(" ")
         required = [item for item in query.find_releases(package, "") if _requires(package, name, item)]
         if required and release not in required and query.find_releases(package, release):
-            advice += f" Leave {name} out of the command: {package} {release} does not require it ({package} {required[0]} was the last that does)."
+            advice += _TABLE["needless"].format(name=name, user=package, release=release, last=required[0])
     return f"No release satisfies all: {'; '.join(map(str, items))}.{advice}"
 
 
