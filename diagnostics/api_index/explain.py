@@ -639,9 +639,10 @@ def _advice_without_release(use: Use, releases: NameReleases, caller: str) -> st
     if use.kind == "name":
         older = f"one before {oldest}" + ", which may be newer than the one in use" * is_open
         return ADVICE["without_release"].format(provider=provider, older=older)
-    older = f" If a {provider} before {oldest} is in use and has it in neither, take a newer one."
-    advice = _advice_on_config(use, releases)
-    return f"{advice}{older}" if advice and is_open else advice
+    if advice := _advice_on_config(use, releases):
+        older = f" If a {provider} before {oldest} is in use and has it in neither, take a newer one."
+        return f"{advice}{older * is_open}"
+    return ADVICE["passed_on"].format(provider) if use.kind == "argument" and not caller else ""
 
 
 def _advice_on_config(use: Use, releases: NameReleases) -> str:
