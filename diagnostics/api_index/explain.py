@@ -54,10 +54,12 @@ _TWO_WORDS = re.compile(r"[A-Z]\w*?[a-z0-9]_?[A-Z]|[A-Z]{2,}[a-z]")
 _CALLED = re.compile(r"(?<![\w.])([a-z]\w*)(?:\.\w+)+(?=\(\) got )")
 # Errors that name a member of a class.
 _MEMBER_ERRORS = {"attribute", "argument", "positional"}
-_CALL_REPAIRS = {"without": "Pass it in the call", "positional": "Pass fewer arguments by position"}
 _MODEL_ENDS = ("ForConditionalGeneration", "ForCausalLM")
 _VLLM_MODELS = "vllm.model_executor.models"
 _REMOVAL = "Remove it from the call"
+_CALL_REPAIRS = {
+    "argument": _REMOVAL, "without": "Pass it in the call", "positional": "Pass fewer arguments by position",
+}  # fmt: skip
 _CALLERS = 3
 
 
@@ -209,12 +211,14 @@ def _explain_forms(message: str, log: LoggedFacts) -> Explanation | None:
     return None
 
 
-def _general_advice(releases: NameReleases, caller: str = "", repair: str = _REMOVAL) -> str:
+def _general_advice(releases: NameReleases, caller: str = "", repair: str = "") -> str:
     """Return what to do if no release can be recommended; `repair` is the change of the call."""
     if releases.installed in releases.having:
         return ADVICE["check"].format(releases.package)
     if caller in {"", releases.package}:
-        return f"{repair}, or take the {releases.package} for which the code was written."
+        if repair == _REMOVAL and not (releases.having or caller):
+            return ADVICE["passed_on"].format(releases.package)
+        return f"{repair or _REMOVAL}, or take the {releases.package} for which the code was written."
     return ADVICE["pair"].format(caller=caller, provider=releases.package)
 
 
@@ -439,7 +443,7 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
     fits = releases.has_installed and not import_check and use.kind != "registered"
     explanation = Explanation(
         subject, releases, " ".join(filter(None, parts)),
-        note or _general_advice(releases, caller, _CALL_REPAIRS.get(use.kind, _REMOVAL)),
+        note or _general_advice(releases, caller, _CALL_REPAIRS.get(use.kind, "")),
         releases.side_and_ranges[0], changes, caller, callers, import_check,
         is_uncertain=(not having and not caller) or (is_conditional and not release) or fits, code=code,
         is_use_shown=is_file or use.kind in {"argument", "positional", "without"},
@@ -639,10 +643,9 @@ def _advice_without_release(use: Use, releases: NameReleases, caller: str) -> st
     if use.kind == "name":
         older = f"one before {oldest}" + ", which may be newer than the one in use" * is_open
         return ADVICE["without_release"].format(provider=provider, older=older)
-    if advice := _advice_on_config(use, releases):
-        older = f" If a {provider} before {oldest} is in use and has it in neither, take a newer one."
-        return f"{advice}{older * is_open}"
-    return ADVICE["passed_on"].format(provider) if use.kind == "argument" and not caller else ""
+    advice = _advice_on_config(use, releases)
+    older = f" If a {provider} before {oldest} is in use and has it in neither, take a newer one."
+    return f"{advice}{older}" if advice and is_open else advice
 
 
 def _advice_on_config(use: Use, releases: NameReleases) -> str:
@@ -655,9 +658,7 @@ def _advice_on_config(use: Use, releases: NameReleases) -> str:
     return f"Pass it in {name}, which has it {spans}." if defining else ""
 
 
-def explain_own_class(
-    message: str, file: str, log: LoggedFacts, also_missing: Iterable[str] = ()
-) -> Explanation | None:
+def explain_own_class(message: str, file: str, log: LoggedFacts) -> Explanation | None:
     """Explain an error about a class that is not in the index by the class that it extends; None if undecided.
 
     The extended class is in the module of the last frame, or its name is part of the class's name: a
@@ -667,7 +668,6 @@ def explain_own_class(
         message: Exception type and message.
         file: The file of the traceback's last frame; '' if unknown.
         log: The other facts of the log; its caller is the package of that file.
-        also_missing: Further attributes that the object lacks.
     """
     form, parts = next(match_forms(normalize_message(message), _MEMBER_ERRORS), (None, {}))
     owner, method, name = (parts.get(part, "") for part in ("owner", "method", "name"))
@@ -682,7 +682,7 @@ def explain_own_class(
     module, class_name, provider = extended_class
     use = Use(form.kind, module, class_name, tuple(filter(None, (method, name))))
     if form.kind == "attribute":
-        return _explain_own_attribute(use, provider, owner, log, also_missing)
+        return _explain_own_attribute(use, provider, owner, log)
     if not in_file:
         use, provider = outermost_definition(use, provider)
     return _explain_override(use, provider, owner, log)
@@ -738,16 +738,9 @@ def _class_of_file(owner: str, method: str, file: str) -> tuple[str, str, str] |
     return (module, classes.pop(), provider) if len(classes) == 1 and owner not in classes else None
 
 
-def _explain_own_attribute(
-    use: Use, provider: str, owner: str, log: LoggedFacts, also_missing: Iterable[str]
-) -> Explanation | None:
+def _explain_own_attribute(use: Use, provider: str, owner: str, log: LoggedFacts) -> Explanation | None:
     """Explain an attribute that a user's object lacks, by the releases whose base class sets it; None if undecided."""
     defining, missing, undecided = query.releases_with(provider, use)
-    for name in also_missing:
-        also = query.releases_with(provider, replace(use, path=(name,)))[0]
-        both = [version for version in defining if version in also]
-        missing = [*missing, *(version for version in defining if both and version not in both)]
-        defining = both or defining
     # The error shows that the release in use lacks it, so it does if its source does not decide that.
     without = _failing_releases(use, provider, {*missing, *undecided}, log)
     if not defining or not without:

@@ -50,7 +50,6 @@ from diagnostics.versions import in_range
 _CODE = "CMP906"
 # Part of the detail of a finding whose change another line of the log refuses.
 REFUSED = "but the log shows code that requires"
-_IMPORTED_NAME = re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module>\w+)")
 _MAX_LINES, _MAX_WRAPPED, _SEARCHED_LINES, _MAX_NAMES = 20, 3, 2000, 30
 # Python before 3.10, and msgspec, print no class; the line that calls it has it.
 _NO_CLASS = re.compile(r"(?:(?<![\w.])__init__\(\) got an u|\bU)nexpected keyword argument ('\w+'.*)")
@@ -96,28 +95,16 @@ def explain_missing_names(
     hits = hits[:_MAX_LINES]
     if verdict.state != "clean":
         hits += [hit for log in verdict.logs for hit in _missing_name_lines(log)]
-    hidden, first, unexplained = None, None, {}
+    hidden = None
     # A title may repeat an error without its traceback.
     for hit in sorted(hits, key=lambda hit: not hit.traceback):
-        name = _IMPORTED_NAME.search(normalize_message(_message(hit)))
-        if first and not (name and query.package_of(name["module"]) == first[0].provider):
-            continue
         explanation = _explain_hit(hit, logs[hit.source], installed)
-        if name and not explanation:
-            unexplained[name["name"]] = query.package_of(name["module"])
-        if explanation and first:
-            first = _with_both(first[0], explanation), first[1]
-        elif explanation and (explanation.changes or not explanation.import_check):
-            first = explanation, hit
+        if explanation and (explanation.changes or not explanation.import_check):
+            explanation = _with_other_names(explanation, installed)
+            yield _finding(_with_fitting_changes(explanation, installed, list(required())), hit)
+            return
         hidden = hidden or (explanation and (explanation, hit))
-    if first:
-        further = ", ".join(name for name, package in unexplained.items() if package == first[0].provider)
-        explanation = _with_other_names(first[0], installed)
-        explanation = _with_unexplained(
-            _with_fitting_changes(explanation, installed, list(required())), further
-        )
-        yield _finding(explanation, first[1])
-    elif hidden:
+    if hidden:
         yield _finding(*hidden)
 
 
@@ -142,31 +129,6 @@ def _explain_hit(hit: Hit, log: LogFacts, installed: LoggedReleases) -> Explanat
     if explanation and is_cut and not explanation.caller:
         explanation = replace(explanation, headline=f"{explanation.headline} {ADVICE['cut']}")
     return explanation
-
-
-def _with_both(first: Explanation, second: Explanation) -> Explanation:
-    """Return an explanation that offers only releases with a second missing name, too; the same if none has both."""
-    having = tuple(item for item in first.releases.having if item in second.releases.having)
-    releases = replace(first.releases, having=having)
-    if having == first.releases.having or not first.changes or second.subject == first.subject:
-        return first
-    if not having:
-        advice = ADVICE["no_common"].format(releases.package)
-        headline = f"{first.headline} {second.releases.statement(second.subject)} {advice}"
-        return first.without_changes(headline, advice)
-    both = ADVICE["both"].format(releases.package, describe_spans(having, releases.indexed), having[-1])
-    headline = f"{first.headline} {second.releases.statement(second.subject)} {both}"
-    return replace(first, releases=releases, headline=headline, changes=releases.side_and_ranges[1])
-
-
-def _with_unexplained(explanation: Explanation, names: str) -> Explanation:
-    """Return an explanation without a command if the package lacks further names that the index does not have."""
-    changes = " or ".join(explanation.changes)
-    if not names or not changes:
-        return explanation
-    headline = f"{explanation.headline} {ADVICE['also_missing'].format(names)}"
-    advice = ADVICE["unexplained"].format(explanation.provider, names, changes, explanation.subject)
-    return explanation.without_changes(headline, advice)
 
 
 def _with_other_names(explanation: Explanation, installed: LoggedReleases) -> Explanation:
@@ -352,7 +314,7 @@ def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Exp
     explanations = ((text, explain_missing(text, facts)) for text in dict.fromkeys(texts))
     text, explanation = next((item for item in explanations if item[1]), (message, None))
     if explanation is None:
-        return explain_own_class(message, file, facts, _also_missing(message, log))
+        return explain_own_class(message, file, facts)
     if explanation.caller == explanation.provider and not _is_written_in(hit, message):
         if not explanation.releases.having and "argument" not in message:
             return explanation
@@ -424,14 +386,6 @@ def _paths(message: str, frames: Frames) -> list[str]:
 
 def _message(hit: Hit) -> str:
     return f"{hit.traceback.type}: {hit.traceback.message}" if hit.traceback else hit.text
-
-
-def _also_missing(message: str, log: LogFacts) -> list[str]:
-    """Return further attributes that a log reports as missing in the object of a message."""
-    owner = re.search(r"'(\w+)' object has no attribute", message)
-    text = "\n".join(log.lines_from(1, _SEARCHED_LINES)) if owner else ""
-    attributes = re.findall(rf"'{owner[1]}' object has no attribute '(\w+)'", text) if owner else []
-    return [name for name in dict.fromkeys(attributes) if f"'{name}'" not in message]
 
 
 def _callers(hit: Hit, log: LogFacts) -> tuple[list[tuple[str, str]], bool]:
