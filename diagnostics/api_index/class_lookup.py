@@ -51,20 +51,20 @@ def find_member(
         caller: The package whose code raised the error; '' if unknown.
         installed: Known releases by package.
     """
-    found, failing = [], []
+    deciding_packages, lacking_packages = [], []
     for package in store.indexed_packages():
         module = _find_module(package, owner, path[0] if len(path) > 1 else "")
         use = Use(kind, module, owner, path)
         having, missing, _ = query.releases_with(package, use) if module else ([], [], [])
         if having and installed.get(package) in missing:
-            failing.append((use, package))
+            lacking_packages.append((use, package))
         if module and _is_decided(package, use, is_caller=package == caller):
-            found.append((use, package))
-    if len(failing) == 1:
-        return failing[0]
-    if len(found) > 1:
-        found = [item for item in found if item[1] in providers]
-    return found[0] if len(found) == 1 else None
+            deciding_packages.append((use, package))
+    if len(lacking_packages) == 1:
+        return lacking_packages[0]
+    if len(deciding_packages) > 1:
+        deciding_packages = [item for item in deciding_packages if item[1] in providers]
+    return deciding_packages[0] if len(deciding_packages) == 1 else None
 
 
 def inherited_use(use: Use, package: str) -> tuple[Use, str]:

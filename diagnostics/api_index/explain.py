@@ -338,24 +338,24 @@ def _explain_folder(module: str, name: str) -> Explanation:
 
 def _explain_unindexed(message: str, log: LoggedFacts) -> Explanation | None:
     """Explain which package lacks a name or refuses a call, without facts of the index; None if it is unknown."""
-    caller, called = log.caller, _CALLED.search(message)
-    kinds = {"name", "module", "attribute", *({"argument"} if called else ())}
+    caller, call = log.caller, _CALLED.search(message)
+    kinds = {"name", "module", "attribute", *({"argument"} if call else ())}
     for form, parts in match_forms(message, kinds) if caller else ():
-        owner, module = parts.get("owner", ""), parts.get("module", called[1] if called else "")
+        owner, module = parts.get("owner", ""), parts.get("module", call[1] if call else "")
         provider = query.package_of(module.partition(".")[0]) or module.partition(".")[0]
-        if owner and not called:
+        if owner and not call:
             places = find_class(owner) if _TWO_WORDS.search(owner) else []
             provider, module = places[0] if len(places) == 1 else ("", "")
         if provider and provider not in {caller, query.module_of(caller), *sys.stdlib_module_names}:
-            subject = called[0] if called else ".".join(filter(None, (module, owner, parts.get("name"))))
+            subject = call[0] if call else ".".join(filter(None, (module, owner, parts.get("name"))))
             releases = NameReleases(provider, (), log.installed.get(provider, ""))
             is_read = form.kind == "attribute"
             state = f"{provider} {releases.installed}".strip()
             code = log.describe_caller(provider, not is_read).text or caller
-            verb = "calls" if called else "reads" if is_read else "imports"
+            verb = "calls" if call else "reads" if is_read else "imports"
             lacks = (
                 f"with the argument {parts['name']}, which the {state} in use refuses"
-                if called
+                if call
                 else (f"which the {state} in use does not have")
             )
             headline = f"{code} {verb} {subject}, {lacks}. {_requirements_on(provider, caller, log)}".rstrip()

@@ -104,7 +104,7 @@ class FitCheck:
         candidates = [Release(name, item) for item in query.find_releases(name, "")]
         candidates.sort(key=lambda item: abs(query.upload_day(item) - query.upload_day(release)))
         fitting = (item for item in candidates[:_MAX_TRIED] if not _contradict(item, release))
-        return f"{name}=={found.version}" if (found := next(fitting, None)) else f"another {name} that fits"
+        return next((f"{name}=={item.version}" for item in fitting), f"another {name} that fits")
 
     def _problems(self, version: str) -> list[str]:
         """Return the packages whose installed releases contradict a release."""

@@ -181,26 +181,26 @@ def _with_loaded_copy(explanation: Explanation, paths: list[str], installed: Log
 
     The folders of other packages' frames, and another Python that the log names, show that there are two environments.
     """
-    package, release = explanation.provider, explanation.releases.installed
-    own = [path for path in paths if package_of(path) == package]
-    if not (own and explanation.is_uncertain and explanation.releases.has_installed) or explanation.is_open:
+    package, releases = explanation.provider, explanation.releases
+    files = [path for path in paths if package_of(path) == package]
+    if not (files and explanation.is_uncertain and releases.has_installed) or explanation.is_open:
         return explanation
-    found = _ENVIRONMENT.match(own[-1])
-    folder = found["prefix"] if found else own[-1].rpartition(f"/{query.module_of(package)}/")[0]
-    others = {match["prefix"] for path in paths if (match := _ENVIRONMENT.match(path))} - {folder}
-    named = sorted(installed.pythons - {found["python"]}) if found else []
-    copies = describe_spans(
-        explanation.releases.failing or explanation.releases.without, explanation.releases.indexed
+    match = _ENVIRONMENT.match(files[-1])
+    folder, python = (
+        match.groups() if match else (files[-1].rpartition(f"/{query.module_of(package)}/")[0], "")
     )
-    notes = [f"So another copy is loaded: one {copies.replace(' and ', ' or ')}. It is in {folder}."]
-    notes += [f"Other packages are loaded from {', '.join(sorted(others))}."] if others else []
-    notes += (
-        [f"That is Python {found['python']}, and the log names Python {named[0]}."] if found and named else []
-    )
-    advice = ADVICE["copy" if found else "checkout"].format(package, release, folder)
-    headline = " ".join([explanation.headline, *notes])
+    other_folders = {found["prefix"] for path in paths if (found := _ENVIRONMENT.match(path))} - {folder}
+    other_pythons = sorted(installed.pythons - {python}) if python else []
+    copies = describe_spans(releases.failing or releases.without, releases.indexed).replace(" and ", " or ")
+    notes = [explanation.headline, f"So another copy is loaded: one {copies}. It is in {folder}."]
+    if other_folders:
+        notes.append(f"Other packages are loaded from {', '.join(sorted(other_folders))}.")
+    if other_pythons:
+        notes.append(f"That is Python {python}, and the log names Python {other_pythons[0]}.")
+    advice = ADVICE["copy" if python else "checkout"].format(package, releases.installed, folder)
+    copy_folder = folder if python else ""
     return replace(
-        explanation, headline=headline, advice=advice, is_uncertain=False, copy_folder=folder if found else ""
+        explanation, headline=" ".join(notes), advice=advice, is_uncertain=False, copy_folder=copy_folder
     )
 
 
@@ -356,9 +356,9 @@ def _complete_message(
         if owner := next((names.pop() for names in map(set, calls) if len(names) == 1), ""):
             return f"{message[: match.start()]}{owner}() got an unexpected keyword argument {match[1]}"
     call = _CALL_ERROR.search(message)
-    called = call and re.search(rf"(?<![\w.])([a-z]\w*)\.{re.escape(call[1])}\(", source)
-    if call and called and not query.package_of(called[1]):
-        return f"{message[: call.start()]}{called[1]}.{message[call.start() :]}"
+    module_call = call and re.search(rf"(?<![\w.])([a-z]\w*)\.{re.escape(call[1])}\(", source)
+    if call and module_call and not query.package_of(module_call[1]):
+        return f"{message[: call.start()]}{module_call[1]}.{message[call.start() :]}"
     if frames and (undefined := _UNDEFINED.match(message)):
         return _conditional_import(undefined[1], frames[-1][0], installed) or message
     if frames and frames[-1][0].endswith(_MODEL_TYPES) and (key := _KEY.match(message)):
