@@ -1,9 +1,7 @@
 """Start the command line: entry point of `grpo-doctor` and of `python -m diagnostics`.
 
 With `-m`, the working folder is first removed from the import path, unless it contains this package. A Python older
-than 3.11 and a missing dependency are reported in one line on standard error, with exit code 2. On Linux the command
-runs in a child process (`supervisor.py`), so that Ctrl-C ends it, except with `--watch` and for the commands in
-UNSUPERVISED.
+than 3.11 and a missing dependency are reported in one line on standard error, with exit code 2.
 """
 
 import sys
@@ -14,8 +12,6 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
     sys.path[:1] = [folder for folder in sys.path[:1] if __file__.startswith(f"{folder}/diagnostics/")]
 
 _OLDEST_PYTHON = (3, 11)
-UNSUPERVISED = {"repro", "matrix", "train"}
-"""Commands that may need longer than the supervisor waits after a signal, as the program of `--watch` may."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,16 +21,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         problem = f"needs Python 3.11 or newer; this is {release}, {sys.executable}"
         print(f"grpo-doctor: {problem}", file=sys.stderr)
         return 2
-    supervised = "--watch" not in sys.argv and not UNSUPERVISED & set(sys.argv[1:2])
-    if arguments is None and sys.platform == "linux" and supervised:
-        from diagnostics.supervisor import run_supervised
-
-        return run_supervised(lambda: _run(None))
-    return _run(arguments)
-
-
-def _run(arguments: Sequence[str] | None) -> int:
-    """Run the command line in this process and return its exit code."""
     from diagnostics.missing_packages import install_hint
 
     try:

@@ -1,11 +1,10 @@
 """Limit the memory of a command, so that a small hostile input cannot fill the machine's memory.
 
-`limit_memory` sets the limit, which holds for this process alone: programs are started in `without_limit`.
+`limit_memory` sets the limit. Programs inherit it, so `process.start` calls `restore_limit` for what it starts.
 """
 
 import contextlib
 import resource
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +12,8 @@ from diagnostics.collect.processors_and_memory import collect_memory
 
 _SHARE = 0.75
 _STATM = Path("/proc/self/statm")
-# Limits of data (soft, hard) before `limit_memory` and in it, or none; the number of programs that are being started.
-_limits: list[tuple[int, int]] = []
-_starting = 0
-_lock = threading.Lock()
+# The limits (soft, hard) from before `limit_memory`, in its body.
+_limits_before: list[tuple[int, int]] = []
 
 
 @contextlib.contextmanager
@@ -35,33 +32,16 @@ def limit_memory() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limits = (used + int(_SHARE * max(free, 0) * 1e9), soft, hard)
     limit = min(size for size in limits if size != resource.RLIM_INFINITY)
-    _limits[:] = (soft, hard), (limit, hard)
-    _count_starts(0)
+    _limits_before.append((soft, hard))
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
     try:
         yield
     finally:
-        _limits.pop()
-        _count_starts(0)
-        _limits.clear()
+        resource.setrlimit(resource.RLIMIT_DATA, _limits_before.pop())
 
 
-@contextlib.contextmanager
-def without_limit() -> Iterator[None]:
-    """Give this process the limit that it had before `limit_memory`, because a program that it starts inherits it.
-
-    A limit that is changed from outside after the start does not reach what the program has started, or another user.
-    """
-    _count_starts(1)
-    try:
-        yield
-    finally:
-        _count_starts(-1)
-
-
-def _count_starts(change: int) -> None:
-    """Change the number of programs that are being started, in several threads, and set the limit that holds then."""
-    global _starting  # noqa: PLW0603 - one limit for the whole process
-    with _lock:
-        _starting += change
-        if _limits:
-            resource.setrlimit(resource.RLIMIT_DATA, _limits[0 if _starting else -1])
+def restore_limit(pid: int) -> None:
+    """Give a program that this process started the limit from before `limit_memory`; not if it runs as another user."""
+    if _limits_before:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            resource.prlimit(pid, resource.RLIMIT_DATA, _limits_before[-1])

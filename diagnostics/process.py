@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from diagnostics import safe_io
-from diagnostics.memory_limit import without_limit
+from diagnostics.memory_limit import restore_limit
 from diagnostics.output.redact import mask, truncate
 
 GRACE_S = 5.0
@@ -67,8 +67,8 @@ def start(
         streams: stdin, stdout, stderr as `subprocess.Popen` takes them; standard input is empty by default.
     """
     streams.setdefault("stdin", subprocess.DEVNULL)
-    with without_limit():
-        process = subprocess.Popen(list(command), env=env, cwd=cwd, start_new_session=True, **streams)
+    process = subprocess.Popen(list(command), env=env, cwd=cwd, start_new_session=True, **streams)
+    restore_limit(process.pid)
     if address_space is not None:
         # From here, because `preexec_fn` can deadlock in a process with threads. AttributeError: no Linux.
         with contextlib.suppress(ProcessLookupError, PermissionError, AttributeError):

@@ -4,14 +4,12 @@
 makers are not read. `collect` returns a `Gpus`; `parse_report` parses the output of `nvidia-smi`.
 """
 
-import contextlib
 import shutil
-import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from diagnostics.memory_limit import without_limit
+from diagnostics import process
 from diagnostics.output.redact import truncate
 from diagnostics.safe_io import read_kernel_file
 
@@ -84,15 +82,18 @@ def _query_driver(limit_s: float, program: str | None) -> Gpus:
     program = program or shutil.which("nvidia-smi", path=_FOLDERS)
     if program is None:
         return Gpus("none", "nvidia-smi is not installed")
-    code, output = _run(program, limit_s)
-    if code is None:
-        return Gpus("timeout", f"nvidia-smi did not answer within {limit_s:g} s")
-    if code:
-        lines = [line for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
-        reason = f": {truncate(lines[-1], 300)}" if lines else ""
-        return Gpus("failed", f"nvidia-smi ended with {code}{reason}")
     try:
-        return parse_report(output)
+        done = process.run([program, "-q", "-x"], timeout_s=limit_s, max_output=_MAX_XML)
+    except OSError as error:
+        return Gpus("failed", f"nvidia-smi cannot be started: {error.strerror or error}")
+    if done.timed_out:
+        return Gpus("timeout", f"nvidia-smi did not answer within {limit_s:g} s")
+    if done.code:
+        lines = [line for line in (done.output + done.errors).splitlines() if line.strip()]
+        reason = f": {truncate(lines[-1], 300)}" if lines else ""
+        return Gpus("failed", f"nvidia-smi ended with {done.code}{reason}")
+    try:
+        return parse_report(done.output.encode())
     except (ET.ParseError, ValueError) as error:
         return Gpus("failed", f"nvidia-smi gave no usable answer: {error}")
 
@@ -159,27 +160,6 @@ def _number(node: ET.Element, path: str) -> int | None:
 def _gigabytes(node: ET.Element, path: str) -> float | None:
     mebibytes = _number(node, path)
     return None if mebibytes is None else round(mebibytes * 1048576 / 1e9, 1)
-
-
-def _run(program: str, limit_s: float) -> tuple[int | None, bytes]:
-    """Return exit code and output; the code is None if the program did not end in time, 127 if it did not start."""
-    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
-    try:
-        with without_limit():
-            child = subprocess.Popen(
-                [program, "-q", "-x"], stdin=nothing, stdout=pipe, stderr=subprocess.STDOUT
-            )
-    except OSError as error:
-        return 127, str(error.strerror or error).encode()
-    try:
-        output, _ = child.communicate(timeout=limit_s)
-        return child.returncode, output[:_MAX_XML]
-    except subprocess.TimeoutExpired:
-        child.kill()
-        # A process that hangs in the driver cannot be killed, so it is not waited for any longer.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.communicate(timeout=1.0)
-        return None, b""
 
 
 def _kernel_module() -> str:

@@ -88,12 +88,6 @@ def ancestors(processes: ProcessTable, pid: int) -> set[int]:
     return pids
 
 
-def own_processes(processes: ProcessTable, own_pid: int) -> set[int]:
-    """Return our own process and the one that supervises it, which has the same command line."""
-    titles = {pid: processes[pid].title for pid in ancestors(processes, own_pid)}
-    return {own_pid, *(pid for pid, title in titles.items() if title == titles.get(own_pid))}
-
-
 def descendants(processes: ProcessTable, tops: Iterable[int]) -> set[int]:
     """Return processes and all their descendants."""
     children: dict[int, list[int]] = {}
@@ -145,8 +139,7 @@ def select_processes(processes: ProcessTable, pids: Sequence[int], pattern: str,
         processes: All visible processes.
         pids: Processes that were named.
         pattern: Pattern for command lines.
-        own_pid: Our own process id; neither this process nor an ancestor matches a pattern. Our own processes are
-            never returned.
+        own_pid: Our own process id, which is never returned; neither this process nor an ancestor matches a pattern.
     """
     for entry in processes.values():
         entry.environment = proc.environment(entry.pid)
@@ -159,13 +152,12 @@ def select_processes(processes: ProcessTable, pids: Sequence[int], pattern: str,
     if not (pids or pattern):
         own_or_roots = [entry for entry in candidates.values() if entry.uid in {os.geteuid(), 0}]
         tops |= {e.pid for e in own_or_roots if role_of(processes, e)[0] in _JOB_ROLES}
-    own = own_processes(processes, own_pid)
-    chosen = descendants(processes, tops) - own
+    chosen = descendants(processes, tops) - {own_pid}
     jobs = {job_address(processes[pid].environment) for pid in chosen} - {""}
     # A process of another user could join any job by its environment.
     owners = {processes[pid].uid for pid in chosen}
     mates = {e.pid for e in candidates.values() if e.uid in owners and job_address(e.environment) in jobs}
-    return descendants(processes, chosen | mates) - own
+    return descendants(processes, chosen | mates) - {own_pid}
 
 
 def job_address(environment: dict[str, str]) -> str:

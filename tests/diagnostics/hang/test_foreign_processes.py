@@ -123,13 +123,6 @@ def test_process_of_another_user_does_not_join_a_job_by_its_environment(monkeypa
     assert discovery.select_processes(processes, [501], "", own_pid=1) == {501, 502}
 
 
-def test_process_that_supervises_this_one_is_not_selected(monkeypatch):
-    monkeypatch.setattr(discovery.proc, "environment", lambda _pid: {})
-    titles = ["bash run.sh", *["grpo-doctor hang --pid 1"] * 2]
-    entries = {pid: discovery.ProcessEntry(pid, pid - 1, 1000, title) for pid, title in enumerate(titles, 1)}
-    assert discovery.select_processes(entries, [1], "", own_pid=3) == {1}
-
-
 @pytest.mark.parametrize("change", ["exec", "fork", "thread", "end"])
 def test_process_that_changes_while_observed_is_no_deadlock(change):
     """A process that execs, forks, starts a thread or exits between two samples is no deadlock, spinning or stopped.
