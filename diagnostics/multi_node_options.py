@@ -9,7 +9,7 @@ to standard error.
 import re
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import click
 
 from diagnostics.cli import seconds_option
 from diagnostics.collect.ray_nodes import query_ray
-from diagnostics.collect.remote import LIMIT_S, Member, Program, RemoteError, query_hosts, read_hosts
+from diagnostics.collect.remote import LIMIT_S, Answer, Program, RemoteError, query_hosts, read_hosts
 from diagnostics.output.redact import redact
 
 
@@ -77,12 +77,12 @@ def node_options(hosts_help: str, ray_help: str) -> Callable[[Callable[..., int]
 
 def query_nodes(
     options: NodeOptions, program_for: Callable[[str], Program], prefix: str = ""
-) -> list[Member]:
+) -> list[Answer]:
     """Run a program on the hosts of a list, or on the nodes of a Ray cluster, and return their answers.
 
     Args:
         options: The machines, and how to reach them.
-        program_for: Returns the program for a host; its argument is the environment that the list names, or "".
+        program_for: Returns the program for an environment; "" is the one of the Python that runs it.
         prefix: The environment whose Python runs the program on hosts, or joins the cluster; empty for the default.
 
     Raises:
@@ -97,13 +97,14 @@ def query_nodes(
         python = options.host_python or (f"{prefix}/bin/python" if prefix else sys.executable)
         print(f"querying Ray's nodes, at most {limit_s:g} s after joining", file=sys.stderr)
         return query_ray(python, options.ray, program_for(""), limit_s)
-    hosts = [replace(host, python=host.python or options.host_python) for host in read_hosts(options.hosts)]
+    hosts = read_hosts(options.hosts)
     print(f"querying {len(hosts)} hosts, at most {limit_s:g} s each", file=sys.stderr)
     return query_hosts(
         hosts,
-        lambda host: program_for(host.prefix),
+        program_for,
         template=options.host_command,
         prefix=prefix,
+        python=options.host_python,
         limit_s=limit_s,
     )
 

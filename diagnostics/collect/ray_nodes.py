@@ -1,7 +1,7 @@
 """Run one of our programs on each live node of a Ray cluster, as one Ray task per node; no cluster is started.
 
-A child process of the Python that has Ray joins the cluster, starts the tasks and prints their output as lines of JSON.
-`query_ray` returns a member for each node. `check_address` refuses an address at which nothing listens.
+A child process of the Python that has Ray joins the cluster, starts the tasks and prints the nodes with their output as
+one line of JSON. `query_ray` returns the answers. `check_address` refuses an address at which nothing listens.
 """
 
 import json
@@ -9,87 +9,59 @@ import os
 import re
 import socket
 import tempfile
-from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-import msgspec
-
-from diagnostics import process, safe_io
+from diagnostics import process
 from diagnostics.collect import remote
-from diagnostics.collect.remote import Answer, Member, Program, RemoteError, printable_line
+from diagnostics.collect.remote import Answer, NodeError, Program, RemoteError, printable_line
 
 # Joining a cluster takes seconds, and so does the first worker of a node. A socket connects at once or not at all.
 JOIN_LIMIT_S, CONNECT_LIMIT_S = 60.0, 5.0
-_RAY_MARK = remote.MARK.replace("node", "ray")
+_MAX_OUTPUT_BYTES = 256 << 20
 ADDRESS = re.compile(r"(?:ray://)?([\w.-]+|\[[0-9A-Fa-f:]+\]):(\d{1,5})", re.ASCII)
 # Run by the Python that has Ray. It joins a cluster and never starts one.
 _RAY_PROGRAM = """\
-import importlib, subprocess, time
+import importlib, subprocess
 def collect(program, limit_s):
     done = subprocess.run([sys.executable, "-"], input=program.encode(), stdout=subprocess.PIPE,
                           stderr=subprocess.DEVNULL, timeout=limit_s)
     return done.stdout[: 8 * 2**20].decode("utf-8", errors="replace")
-def node_document(node):
-    return {"id": node["NodeID"], "alive": bool(node["Alive"]), "address": str(node.get("NodeManagerAddress", "")),
-            "host": str(node.get("NodeManagerHostname", "")), "port": int(node.get("NodeManagerPort") or 0),
-            "reason": str(node.get("DeathReasonMessage") or "")}
-def main(options):
-    try:
-        ray = importlib.import_module("ray")
-        strategies = importlib.import_module("ray.util.scheduling_strategies")
-    except ImportError as error:
-        return say(problem="Ray cannot be imported by %%s: %%s" %% (sys.executable, error))
-    try:
-        ray.init(address=options["address"], log_to_driver=False, logging_level="CRITICAL", namespace="grpo-doctor")
-    except Exception as error:
-        return say(problem="%%s: %%s" %% (type(error).__name__, error))
-    nodes = [node_document(node) for node in ray.nodes()]
-    say(nodes=nodes)
-    task, pending = ray.remote(num_cpus=0, max_retries=0)(collect), {}
+def query_nodes(address, program, limit_s):
+    ray = importlib.import_module("ray")
+    strategies = importlib.import_module("ray.util.scheduling_strategies")
+    ray.init(address=address, log_to_driver=False, logging_level="CRITICAL", namespace="grpo-doctor")
+    task, tasks, nodes = ray.remote(num_cpus=0, max_retries=0)(collect), {}, []
+    for node in ray.nodes():
+        nodes.append({"id": node["NodeID"], "address": str(node.get("NodeManagerAddress", "")),
+                      "host": str(node.get("NodeManagerHostname", "")), "port": int(node.get("NodeManagerPort") or 0)})
+        if node["Alive"]:
+            there = strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            tasks[node["NodeID"]] = task.options(scheduling_strategy=there).remote(program, limit_s)
+        else:
+            nodes[-1]["dead"] = str(node.get("DeathReasonMessage") or "without a reason")
+    done = ray.wait(list(tasks.values()), num_returns=len(tasks), timeout=limit_s)[0] if tasks else []
     for node in nodes:
-        if node["alive"]:
-            there = strategies.NodeAffinitySchedulingStrategy(node["id"], soft=False)
-            reference = task.options(scheduling_strategy=there).remote(options["program"], options["limit_s"])
-            pending[reference] = node["id"]
-    end = time.monotonic() + options["limit_s"]
-    while pending and end > time.monotonic():
-        done, _ = ray.wait(list(pending), num_returns=1, timeout=max(0.1, end - time.monotonic()))
-        for item in done:
-            node = pending.pop(item)
+        if node["id"] in tasks:
             try:
-                say(id=node, text=ray.get(item))
+                answered = tasks[node["id"]] in done
+                node["text"] = ray.get(tasks[node["id"]]) if answered else ""
+                node["problem"] = "" if answered else "no answer within %%g s" %% limit_s
             except Exception as error:
-                say(id=node, problem="%%s: %%s" %% (type(error).__name__, error))
-    for item, node in pending.items():
-        ray.cancel(item, force=True)
-        say(id=node, problem="no answer within %%g s" %% options["limit_s"])
-    ray.shutdown()
-main(json.loads(%(options)r))
+                node["problem"] = "%%s: %%s" %% (type(error).__name__, error)
+    say(nodes=nodes)
+try:
+    query_nodes(**json.loads(%(options)r))
+except ImportError as error:
+    say(error="Ray cannot be imported by %%s: %%s" %% (sys.executable, error))
+except Exception as error:
+    say(error="%%s: %%s" %% (type(error).__name__, error))
 """
 
 
-class _Node(msgspec.Struct):
-    """A node as Ray lists it."""
-
-    id: str
-    alive: bool
-    address: str
-    host: str
-    port: int
-    reason: str
-
-
-class _Line(msgspec.Struct):
-    """A line of the Ray program: the list of nodes, a node's answer, or a problem of one node or of all nodes."""
-
-    nodes: list[_Node] | None = None
-    id: str = ""
-    text: str | None = None
-    problem: str | None = None
-
-
-def query_ray(python: str, address: str, program: Program, limit_s: float = remote.LIMIT_S) -> list[Member]:
-    """Run a program on each live node of a Ray cluster; return a member for each node, also for dead ones.
+def query_ray(python: str, address: str, program: Program, limit_s: float = remote.LIMIT_S) -> list[Answer]:
+    """Run a program on each live node of a Ray cluster; return an answer for each node, also for dead ones.
 
     Args:
         python: The interpreter that has Ray, of the cluster's release.
@@ -101,16 +73,29 @@ def query_ray(python: str, address: str, program: Program, limit_s: float = remo
         RemoteError: Python or Ray cannot be started, no cluster is at the address, or its nodes could not be listed.
     """
     check_address(address)
-    lines = _run_ray_program(python, address, limit_s, program.program_text(limit_s))
-    if refused := next((line.problem for line in lines if line.problem is not None and not line.id), None):
-        raise RemoteError(printable_line(refused))
-    nodes = next((line.nodes for line in lines if line.nodes is not None), None)
-    if nodes is None:
-        raise RemoteError(f"--ray {address}: Ray did not list its nodes within {JOIN_LIMIT_S:g} s")
-    answers = {line.id: line for line in lines if line.id}
-    shared = Counter(node.address for node in nodes)
-    ordered = sorted(nodes, key=lambda node: (node.address, node.port, node.id))
-    return [_member(node, answers.get(node.id), shared[node.address] > 1) for node in ordered]
+    options = {"address": address, "program": program.program_text(limit_s), "limit_s": limit_s}
+    text = (remote.PROGRAM_START + _RAY_PROGRAM) % {"mark": remote.MARK, "options": json.dumps(options)}
+    disabled = dict.fromkeys(("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"), "0")
+    environ = {**os.environ, **disabled, "PYTHONSAFEPATH": "1"}
+    environ.pop("PYTHONPATH", None)
+    command, timeout_s = [python, "-"], limit_s + JOIN_LIMIT_S
+    limits: dict[str, Any] = {"timeout_s": timeout_s, "max_output": _MAX_OUTPUT_BYTES}
+    # In an empty folder, because Ray's workers can import modules of the folder that the program runs in.
+    with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as folder:
+        try:
+            done = process.run(command, stdin=text, env=environ, cwd=Path(folder), **limits)
+        except OSError as error:
+            raise RemoteError(f"{python}: cannot be started: {error.strerror or error}") from None
+    if remote.MARK not in done.output:
+        raise RemoteError(f"--ray {address}: {remote.describe_end(command, done, timeout_s)}")
+    try:
+        nodes = Answer(done.output).document()["nodes"]
+        ordered = sorted(nodes, key=lambda node: (node["address"], node["port"], node["id"]))
+        return [_answer(node) for node in ordered]
+    except NodeError as error:
+        raise RemoteError(str(error)) from None
+    except (KeyError, TypeError) as error:
+        raise RemoteError(printable_line(f"--ray {address}: unreadable answer: {error!r}")) from None
 
 
 def check_address(address: str) -> None:
@@ -129,42 +114,13 @@ def check_address(address: str) -> None:
         raise RemoteError(f"--ray {address}: no cluster there: {printable_line(str(error))}") from None
 
 
-def _run_ray_program(python: str, address: str, limit_s: float, program_text: str) -> list[_Line]:
-    options = json.dumps({"address": address, "limit_s": limit_s, "program": program_text})
-    disabled = dict.fromkeys(("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"), "0")
-    environ = {**os.environ, **disabled, "PYTHONSAFEPATH": "1"}
-    environ.pop("PYTHONPATH", None)
-    program = (remote.PROGRAM_START + _RAY_PROGRAM) % {"mark": _RAY_MARK, "options": options}
-    command, timeout_s = [python, "-"], limit_s + JOIN_LIMIT_S
-    # In an empty folder, because Ray's workers can import modules of the folder that the program runs in.
-    with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as folder:
-        try:
-            done = process.run(command, stdin=program, env=environ, timeout_s=timeout_s, cwd=Path(folder))
-        except OSError as error:
-            raise RemoteError(f"{python}: cannot be started: {error.strerror or error}") from None
-    results = [line for text in done.output.splitlines() if (line := parse_line(text)) is not None]
-    if not results:
-        raise RemoteError(printable_line(f"--ray {address}: {remote.describe_end(command, done, timeout_s)}"))
-    return results
-
-
-def parse_line(text: str) -> _Line | None:
-    """Parse a line of the Ray program; None for other output on the same stream, and for an unreadable line."""
-    if not text.startswith(_RAY_MARK):
-        return None
-    try:
-        safe_io.check_json_size(text)
-        return msgspec.json.decode(text.removeprefix(_RAY_MARK), type=_Line)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _member(node: _Node, line: _Line | None, shared: bool) -> Member:
-    name = f"{node.address}:{node.port}" if shared else node.address
-    if not node.alive:
-        answer = Answer(problem=f"Ray reports it dead: {printable_line(node.reason) or 'without a reason'}")
-    elif line is None or (line.problem is None and line.text is None):
-        answer = Answer(problem="Ray did not report the result of the task on it")
-    else:
-        answer = Answer(line.text or "", printable_line(line.problem or ""))
-    return Member(printable_line(name), answer, not node.alive, secrets=(node.address, node.host))
+def _answer(node: Mapping[str, Any]) -> Answer:
+    """Return the answer of a node that the Ray program printed."""
+    problem = f"Ray reports it dead: {node['dead']}" if "dead" in node else node["problem"]
+    return Answer(
+        node.get("text", ""),
+        printable_line(problem),
+        printable_line(node["address"]),
+        dead="dead" in node,
+        secrets=(node["address"], node["host"]),
+    )

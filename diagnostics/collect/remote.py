@@ -13,10 +13,9 @@ import re
 import shlex
 import tomllib
 import zipfile
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -35,13 +34,12 @@ _SOURCES = (
     "hang/snapshot.py", "hang/collect/*.py", "hang/collect/*.txt", "memory_limit.py", "output/redact.py",
     "output/redaction.toml", "process.py", "safe_io.py",
 )  # fmt: skip
-# A name that starts with a dash would be an option of ssh.
+# A name that starts with a dash would be an option of ssh, as a prefix would be of srun; `=` would assign a variable.
 _HOST = re.compile(
-    r"(?:(?P<user>[\w.][\w.-]*)@)?(?P<name>[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:.%\w]+\])(?::(?P<port>\d{1,5}))?",
+    r"(?:(?P<user>[\w.][\w.-]*)@)?(?P<name>[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:.%\w]+\])(?::(?P<port>\d{1,5}))?"
+    r"(?:\s+slots=(?P<slots>\d{1,6}))?(?:\s+max[-_]slots=\d+)?(?:\s+prefix=(?P<prefix>[\w./~][\w./~@%+:,-]*))?",
     re.ASCII,
 )
-_SHELL_SAFE = re.compile(r"[\w@%+:,./~-]+")
-_HOST_KEYS = ("slots", "max_slots", "max-slots", "prefix", "python")
 PROGRAM_START = """\
 import sys
 # Modules in the working folder are not imported.
@@ -136,10 +134,23 @@ def zip_sources() -> bytes:
 
 @dataclass(frozen=True)
 class Answer:
-    """A host's output, or the reason why there is none."""
+    """The output of a host or of a node of a Ray cluster, or the reason why there is none.
+
+    Attributes:
+        text: The output.
+        problem: Why there is no output, in one line.
+        name: Name or address.
+        dead: Whether Ray reports the node as dead.
+        slots: Number of processes that a launcher starts on the host; 0 if unknown.
+        secrets: Names and addresses that must not appear in a shared report.
+    """
 
     text: str = ""
     problem: str = ""
+    name: str = ""
+    dead: bool = False
+    slots: int = 0
+    secrets: tuple[str, ...] = field(default=(), repr=False)
 
     def document(self) -> dict[str, Any]:
         """Return the document that the function returned on the host.
@@ -164,27 +175,6 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Member:
-    """A host of the list or a node of a Ray cluster, with its answer.
-
-    Attributes:
-        name: Name or address, with the port if several hosts or nodes share it.
-        answer: The host's answer.
-        dead: Whether Ray reports the node as dead.
-        slots: Number of processes that a launcher starts on the host; 0 if unknown.
-        prefix: The environment that the list of hosts names for it.
-        secrets: Names and addresses that must not appear in a shared report.
-    """
-
-    name: str
-    answer: Answer
-    dead: bool = False
-    slots: int = 0
-    prefix: str = ""
-    secrets: tuple[str, ...] = field(default=(), repr=False)
-
-
-@dataclass(frozen=True)
 class Host:
     """One line of the list of hosts.
 
@@ -194,7 +184,6 @@ class Host:
         port: Port for ssh; 0 for ssh's default.
         slots: Number of processes that a launcher starts on the host; 0 if unknown.
         prefix: Environment to examine on the host; empty for the environment given for all hosts.
-        python: Interpreter that runs the collector on the host; empty for the environment's Python, or `python3`.
     """
 
     name: str
@@ -202,7 +191,6 @@ class Host:
     port: int = 0
     slots: int = 0
     prefix: str = ""
-    python: str = ""
 
     @property
     def target(self) -> str:
@@ -217,7 +205,7 @@ def printable_line(text: str) -> str:
 
 
 def read_hosts(path: Path) -> list[Host]:
-    """Read a list of hosts, one per line, in the format of MPI and DeepSpeed hostfiles, also with prefix= and python=.
+    """Read a list of hosts, one per line, in the format of MPI and DeepSpeed hostfiles, also with prefix=.
 
     Raises:
         RemoteError: The file is unreadable, lists no host or too many, or has an invalid line.
@@ -227,101 +215,93 @@ def read_hosts(path: Path) -> list[Host]:
         text = safe_io.read_text(path, safe_io.MIB, pipes=True)
     except OSError as error:
         raise RemoteError(f"{option}: cannot be read: {error.strerror or error}") from None
-    hosts: dict[tuple[str, int], Host] = {}
+    hosts: dict[Host, None] = {}
     for number, line in enumerate(text.splitlines(), start=1):
-        if words := line.partition("#")[0].split():
+        if words := line.partition("#")[0].strip():
             host = _parse_host(words, f"{option}:{number}")
-            if (host.target, host.port) in hosts:
-                raise RemoteError(f"{option}:{number}: {words[0]} is listed twice")
-            hosts[host.target, host.port] = host
+            if host in hosts:
+                raise RemoteError(f"{option}:{number}: {host.target} is listed twice")
+            hosts[host] = None
     if not hosts:
-        raise RemoteError(f"{option}: no host in it: expected one a line, as user@host:22 slots=8")
+        raise RemoteError(f"{option}: no host in it: expected one a line, as {_EXAMPLE}")
     if len(hosts) > MAX_HOSTS:
         raise RemoteError(f"{option}: {len(hosts)} hosts; at most {MAX_HOSTS} are queried")
-    return list(hosts.values())
+    return list(hosts)
 
 
-def _parse_host(words: list[str], place: str) -> Host:
-    def unexpected(text: str, expected: str) -> RemoteError:
-        remember_line(" ".join(words))
-        return RemoteError(f"{place}: {truncate(text, 80)!r}: expected {expected}")
-
-    match = _HOST.fullmatch(words[0])
-    if match is None or int(match["port"] or 0) > 65535:
-        raise unexpected(words[0], "a host, as user@host:22 slots=8")
-    values = dict.fromkeys(_HOST_KEYS, "")
-    for word in words[1:]:
-        key, _, value = word.partition("=")
-        if not value or key not in values:
-            raise unexpected(word, f"one of {', '.join(_HOST_KEYS)} as key=value")
-        # A dash would make it an option of ssh, kubectl or srun, a `=` an assignment in the remote shell.
-        if key in {"prefix", "python"} and (value.startswith("-") or "=" in value.partition("/")[0]):
-            raise unexpected(word, "a path")
-        values[key] = value
-    slots = values["slots"] or "0"
-    if not slots.isdecimal() or len(slots) > 6:
-        raise unexpected(f"slots={slots}", "a whole number")
-    name, user, port = match["name"].strip("[]"), match["user"] or "", int(match["port"] or 0)
-    return Host(name, user, port, int(slots), values["prefix"], values["python"])
+_EXAMPLE = "user@host:22 slots=8 prefix=/opt/env"
 
 
-def host_command(host: Host, template: str, prefix: str, limit_s: float) -> list[str]:
+def _parse_host(line: str, place: str) -> Host:
+    match = _HOST.fullmatch(line)
+    if match is None:
+        remember_line(line)
+        raise RemoteError(f"{place}: {truncate(line, 80)!r}: expected a host, as {_EXAMPLE}")
+    name, prefix = match["name"].strip("[]"), match["prefix"] or ""
+    return Host(name, match["user"] or "", int(match["port"] or 0), int(match["slots"] or 0), prefix)
+
+
+def host_command(host: Host, template: str, python: str, limit_s: float) -> list[str]:
     """Return the command that starts a Python on a host; this Python reads its program from standard input.
 
     Args:
         host: The host.
-        template: The user's command, such as `srun -w {host} -n1`; empty for ssh. Without `{python}`, the path of the
-            Python and `-` are appended.
-        prefix: The environment whose Python is used unless the list of hosts names another environment or Python.
+        template: The user's command, such as `srun -w {host} -n1`; empty for ssh. Python and `-` are appended.
+        python: The Python on the host.
         limit_s: Connection limit of ssh.
 
     Raises:
-        RemoteError: The template is invalid, or the path of the Python cannot be part of a command.
+        RemoteError: The template is invalid.
     """
-    where = host.prefix or prefix
-    python = host.python or (f"{where}/bin/python" if where else "python3")
+    quoted = shlex.quote(python)  # ssh passes the words to a shell
     if not template.strip():
         port = ["-p", str(host.port)] if host.port else []
         options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(limit_s))}"]
-        return ["ssh", "-T", *options, *port, "--", host.target, f"{shlex.quote(python)} -"]
-    values = {"host": host.name, "user": host.user, "port": host.port or 22}
-    values |= {"target": host.target, "python": python}
+        return ["ssh", "-T", *options, *port, "--", host.target, f"{quoted} -"]
+    values = {"host": host.name, "user": host.user, "port": host.port or 22, "target": host.target}
     try:
-        words = [word.format(**values) for word in shlex.split(template)]
+        return [*(word.format(**values) for word in shlex.split(template)), quoted, "-"]
     except (ValueError, LookupError, AttributeError) as error:
         expected = ", ".join(f"{{{name}}}" for name in values)
         raise RemoteError(f"--host-command: cannot be read: {error}; expected {expected}") from None
-    # ssh passes the words to a shell, srun does not: quotes would be part of the name there.
-    if not _SHELL_SAFE.fullmatch(python):
-        wrong = truncate(python, 80)
-        raise RemoteError(f"--host-command: {wrong!r}: expected a path without spaces and quotes")
-    return words if "{python}" in template else [*words, python, "-"]
 
 
 def query_hosts(
     hosts: Sequence[Host],
-    program_for: Callable[[Host], Program],
+    program_for: Callable[[str], Program],
     *,
     template: str = "",
     prefix: str = "",
+    python: str = "",
     limit_s: float = LIMIT_S,
-) -> list[Member]:
-    """Run a program on all hosts, at most MAX_PARALLEL at a time; return a member for each host, in their order.
+) -> list[Answer]:
+    """Run a program on all hosts, at most MAX_PARALLEL at a time; return their answers in the same order.
+
+    Args:
+        hosts: The hosts.
+        program_for: Returns the program for an environment.
+        template: See `host_command`.
+        prefix: The environment on hosts for which the list names none; empty for that of their Python.
+        python: The Python on the hosts; empty for that of the environment, or python3.
+        limit_s: Time limit for each host.
 
     Raises:
-        RemoteError: `host_command` refused the template or the path of a Python.
+        RemoteError: The template is invalid.
     """
-    commands = [host_command(host, template, prefix, limit_s) for host in hosts]
+    commands, programs = [], []
+    for host in hosts:
+        environment = host.prefix or prefix
+        default = f"{environment}/bin/python" if environment else "python3"
+        commands.append(host_command(host, template, python or default, limit_s))
+        programs.append(program_for(environment))
     running: set[Popen[Any]] = set()
+    query = functools.partial(_query, limit_s=limit_s, running=running)
     with ThreadPoolExecutor(MAX_PARALLEL) as pool:
-        futures = []
+        futures = [pool.submit(query, *job) for job in zip(hosts, commands, programs, strict=True)]
         try:
-            for host, command in zip(hosts, commands, strict=True):
-                futures.append(pool.submit(_query, command, program_for(host), limit_s, running))
             # Python handles Ctrl-C only between waits if another thread received the signal.
             while wait(futures, timeout=0.2).not_done:
                 pass
-            answers = [future.result() for future in futures]
         except BaseException:  # such as Ctrl-C: wait for no host any longer
             pool.shutdown(wait=False, cancel_futures=True)
             # A thread may start its program after this, so repeat until all threads are done.
@@ -329,23 +309,23 @@ def query_hosts(
                 for child in tuple(running):
                     process.end_group(child)
             raise
-    shared = Counter(host.name for host in hosts)
-    names = [f"{host.name}:{host.port}" if shared[host.name] > 1 else host.name for host in hosts]
-    return [
-        Member(name, answer, slots=host.slots, prefix=host.prefix, secrets=(host.target, host.name))
-        for name, host, answer in zip(names, hosts, answers, strict=True)
-    ]
+    return [future.result() for future in futures]
 
 
-def _query(command: list[str], program: Program, limit_s: float, running: set[Popen[Any]]) -> Answer:
-    limits: dict[str, Any] = {"timeout_s": limit_s, "max_output": MAX_ANSWER_BYTES}
+def _query(
+    host: Host, command: list[str], program: Program, *, limit_s: float, running: set[Popen[Any]]
+) -> Answer:
+    answer = Answer(name=host.name, slots=host.slots, secrets=(host.target, host.name))
+    text = program.program_text(limit_s)
     try:
-        done = process.run(command, stdin=program.program_text(limit_s), running=running, **limits)
+        done = process.run(
+            command, stdin=text, timeout_s=limit_s, max_output=MAX_ANSWER_BYTES, running=running
+        )
     except OSError as error:
-        return Answer(problem=f"{command[0]} cannot be started here: {error.strerror or error}")
+        return replace(answer, problem=f"{command[0]} cannot be started here: {error.strerror or error}")
     if MARK in done.output:
-        return Answer(done.output)
-    return Answer(problem=describe_end(command, done, limit_s))
+        return replace(answer, text=done.output)
+    return replace(answer, problem=describe_end(command, done, limit_s))
 
 
 def describe_end(command: list[str], done: process.Completed, limit_s: float) -> str:

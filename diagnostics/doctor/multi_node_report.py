@@ -16,7 +16,7 @@ from diagnostics.doctor.checks.registry import finding
 from diagnostics.doctor.node_differences import differences
 from diagnostics.doctor.node_query import Node, node_names
 from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
-from diagnostics.fixes import Advice, Fix, Run, commands_of
+from diagnostics.fixes import Advice, Explain, Fix, ShellCommand
 from diagnostics.frameworks import PACKAGES
 from diagnostics.multi_node_options import host_hider
 from diagnostics.output import text_filters
@@ -60,11 +60,12 @@ def _reach_result(node: Node) -> CheckResult:
     if not node.problem:
         return CheckResult(name, "ok")
     code = "RAY951" if node.dead else "NET951"
-    advice = "Try the command by hand, such as `ssh HOST python3` or `ray status`. Raise --node-limit for a slow node."
+    advice = (
+        "Try the command by hand, such as `ssh HOST python3` or `ray status`. Raise --node-limit for a slow node. "
+        "--prefix names the environment, --host-python the Python."
+    )
     if node.dead:
         advice = "If it is still wanted, start it again: `ray start --address=...` on it."
-    elif node.reached:
-        advice = "Fix there what it reports. --prefix names the environment, --host-python the Python."
     evidence = [Evidence(node.problem, node.label)]
     detail = f"{node.label}: {node.problem}. What is on it is unknown."
     missing = finding(code, Severity.WARNING, evidence, Fix.of(advice), detail, known_by="executed")
@@ -74,8 +75,7 @@ def _reach_result(node: Node) -> CheckResult:
 def _findings_by_node(nodes: list[Node], issues: dict[str, Issue], compat: Compat) -> CheckResult:
     """Return doctor's findings and unchecked items on the nodes; one that several nodes share is reported once.
 
-    Nodes share a finding only if its commands are the same: a node must not write the command for another one. The
-    outcome is `crashed` if a check crashed on a node.
+    The outcome is `crashed` if a check crashed on a node.
     """
     name = "each node by itself"
     if not nodes:
@@ -86,8 +86,8 @@ def _findings_by_node(nodes: list[Node], issues: dict[str, Issue], compat: Compa
         assert node.facts
         prefix = node.facts.environment.prefix
         report = run_checks.examine(node.facts.environment, issues, compat, node.facts.machine)
-        for item in map(_without_file_commands, report.findings):
-            key = item.code, item.title, item.detail.replace(prefix, ""), *commands_of(item.actions)
+        for item in map(_without_commands, report.findings):
+            key = item.code, item.title, item.detail.replace(prefix, "")
             shared.setdefault(key, (item, []))[1].append(node)
         for check in report.checks:
             if check.outcome == "crashed":
@@ -101,16 +101,12 @@ def _findings_by_node(nodes: list[Node], issues: dict[str, Issue], compat: Compa
     return replace(result, outcome="crashed", reason="; ".join(crashed)) if crashed else result
 
 
-def _without_file_commands(item: Finding) -> Finding:
-    """Return a finding without commands that move or remove files: the node's answer has chosen their names."""
-    kept = tuple(
-        action
-        for action in item.actions
-        if not (isinstance(action, Run) and {"rm", "mv", "mkdir", "venv"} & {*action.words})
-    )
+def _without_commands(item: Finding) -> Finding:
+    """Return a finding without commands: the node's untrusted answer has chosen their words."""
+    kept = tuple(it for it in item.actions if isinstance(it, Explain) or not isinstance(it, ShellCommand))
     if item.remedy is None or kept == item.actions:
         return item
-    advice = Advice("Run doctor on the node itself: it prints the commands that move or remove files.")
+    advice = Advice("Run doctor on the node itself: it prints the commands.")
     return replace(item, remedy=replace(item.remedy, actions=(*kept, advice)))
 
 

@@ -3,23 +3,16 @@
 `collect_nodes` returns the nodes. Hosts are numbered by rank, in the order of their list; Ray's nodes are numbered in
 the order of their addresses.
 
-Answers are untrusted (`read_answer`, `decode_facts`): an answer that cannot be decoded, or has a path or name that must
-not be a word of a command, becomes the node's `problem`. Packages with an invalid name, version or requirement are
-dropped.
+Answers are untrusted: one that cannot be decoded becomes the node's `problem`.
 """
 
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from diagnostics.collect import remote
 from diagnostics.collect.facts import SCHEMA, Facts
-from diagnostics.collect.metadata_validation import is_package_version, is_safe_to_parse
-from diagnostics.collect.python_environment import Environment
 from diagnostics.collect.remote import Answer, NodeError, printable_line
 from diagnostics.cpu_limit import CpuLimitError, cpu_limit
 from diagnostics.fixes import join_some
@@ -27,8 +20,6 @@ from diagnostics.multi_node_options import NodeOptions, query_nodes
 from diagnostics.output import progress
 
 MAX_NAMES = 8
-_CONFIG_FILE = re.compile(r"/.*/accelerate/default_config\.(?:ya?ml|json)", re.DOTALL)
-_METADATA_FOLDER = re.compile(r"/(?!.*/\.\.?/)\S.*[.-]info", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -44,7 +35,6 @@ class Node:
         nccl: Releases of NCCL outside Python's packages.
         models: Models in the node's hub cache.
         problem: Reason why the node was not examined, in one line.
-        reached: Whether the node was reached, so that the problem is a message of the node itself.
         dead: Whether Ray reports the node as dead.
         secrets: Names and addresses that must not appear in a shared report.
     """
@@ -57,7 +47,6 @@ class Node:
     nccl: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     problem: str = ""
-    reached: bool = False
     dead: bool = False
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
@@ -93,94 +82,43 @@ def collect_nodes(options: NodeOptions, prefix: str) -> tuple[list[Node], str]:
         RemoteError: The list, the command or the cluster cannot be used.
     """
     progress.update("querying nodes")
-    common = "" if options.ray else prefix
-    members = query_nodes(options, lambda of_host: remote.collect_program(of_host or common), prefix)
-    by_slot = not options.ray and all(member.slots for member in members)
+    answers = query_nodes(options, remote.collect_program, prefix)
+    by_slot = not options.ray and all(answer.slots for answer in answers)
     nodes, rank = [], 0
-    for position, member in enumerate(members):
-        count = member.slots if by_slot else 1
+    for position, answer in enumerate(answers):
+        count = answer.slots if by_slot else 1
         number = f"{rank}-{rank + count - 1}" if count > 1 else str(rank)
         noun = "node" if options.ray else "ranks" if count > 1 else "rank"
         rank += count
-        secrets = tuple(filter(None, member.secrets))
-        answer = read_answer(member.answer, member.prefix or common)
-        nodes.append(Node(position, noun, number, member.name, dead=member.dead, secrets=secrets, **answer))
+        secrets = tuple(filter(None, answer.secrets))
+        results = read_answer(answer)
+        nodes.append(Node(position, noun, number, answer.name, dead=answer.dead, secrets=secrets, **results))
     if options.ray:
         return nodes, "environment variables and limits are those of Ray's workers on each node"
     order = "ranks are counted slot by slot" if by_slot else "ranks are counted one a host"
     return nodes, f"{order}; variables and limits are those of this connection, which a launcher may change"
 
 
-def read_answer(answer: Answer, prefix: str = "") -> dict[str, Any]:
-    """Return the fields of Node that an answer fills: `facts`, `nccl`, `models`, or else `problem` and `reached`.
-
-    Args:
-        answer: The answer.
-        prefix: The environment that was asked for; empty for that of the node's Python.
-    """
+def read_answer(answer: Answer) -> dict[str, Any]:
+    """Return the fields of Node that an answer fills: `facts`, `nccl` and `models`, or else `problem`."""
     try:
         with cpu_limit("reading the answer", 2.0):
             document = answer.document()
             lists = {name: tuple(map(printable_line, document[name])) for name in ("nccl", "models")}
-            return {"facts": decode_facts(document["facts"], prefix), **lists}
+            return {"facts": decode_facts(document["facts"]), **lists}
     except NodeError as error:
-        return {"problem": str(error), "reached": not answer.problem}
+        return {"problem": str(error)}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, CpuLimitError) as error:
-        problem = printable_line(f"unreadable answer: {type(error).__name__}: {error}")
-        return {"problem": problem, "reached": True}
+        return {"problem": printable_line(f"unreadable answer: {type(error).__name__}: {error}")}
 
 
-def decode_facts(document: Any, prefix: str = "") -> Facts:
-    """Decode untrusted facts from another machine; packages with an invalid name, version or requirement are dropped.
+def decode_facts(document: Any) -> Facts:
+    """Decode untrusted facts from another machine.
 
     Raises:
-        ValueError: The document does not have the schema of facts, is not of the environment `prefix`, or has an
-            unexpected path or name that would become a word of a command.
+        ValueError: The document does not have the schema of facts.
     """
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         raise ValueError(f"facts: expected the schema {SCHEMA!r}, found {schema!r}")
-    facts = msgspec.convert(document, Facts)
-    for text in _unexpected_words(facts, str(Path(prefix)) if prefix else ""):
-        raise ValueError(f"facts: unexpected path, name or version {text!r}")
-    return replace(facts, environment=_valid_packages(facts.environment))
-
-
-def _unexpected_words(facts: Facts, prefix: str) -> Iterator[str]:
-    """Yield the paths, names and versions in facts that commands would repeat, and that are not what they claim.
-
-    Our collector makes all paths absolute, except that of an environment that was asked for.
-    """
-    environment, machine = facts.environment, facts.machine
-    link = re.compile(rf"{re.escape(environment.prefix)}/bin/python[\w.-]*")
-    paths = [*(disk.path for disk in machine.disks), *(traces.folder for traces in machine.ray)]
-    releases = filter(None, (traces.release for traces in machine.ray))
-    yield from (path for path in paths if not path.startswith("/"))
-    yield from (file.path for file in machine.configs if not _CONFIG_FILE.fullmatch(file.path))
-    yield from (path for path, _ in environment.dangling if not link.fullmatch(path))
-    yield from (name for name, _ in environment.duplicates if not is_package_version(name, "0"))
-    yield from (release for release in releases if not is_package_version("ray", release))
-    if environment.prefix != prefix if prefix else not environment.prefix.startswith("/"):
-        yield environment.prefix
-
-
-def _valid_packages(environment: Environment) -> Environment:
-    """Drop packages with invalid names, versions or requirements, and list their metadata folders as broken.
-
-    An invalid Python release becomes empty, and paths that are no metadata folders are not listed.
-    """
-    wrong = {
-        name
-        for name, package in environment.packages.items()
-        if name != package.name
-        or not is_package_version(package.name, package.version)
-        or not all(map(is_safe_to_parse, (*package.requires, package.requires_python)))
-    }
-    places = {*environment.broken, *(environment.packages[name].place for name in wrong)}
-    return replace(
-        environment,
-        python=environment.python if is_safe_to_parse(environment.python) else "",
-        packages={name: package for name, package in environment.packages.items() if name not in wrong},
-        # The printed command removes these folders, so only metadata folders are kept.
-        broken=tuple(sorted(place for place in places if _METADATA_FOLDER.fullmatch(place))),
-    )
+    return msgspec.convert(document, Facts)

@@ -229,14 +229,14 @@ def observe_hosts(request: SimpleNamespace) -> Snapshot:
     The numbers and names of the hosts are printed on standard error.
     """
     program = snapshot_program(request.pattern, request.seconds, request.samples)
-    members = query_nodes(request.nodes, lambda _: program)
+    answers = query_nodes(request.nodes, lambda _: program)
     pairs = []
     # The report may be shared, so host names are printed on standard error only.
-    for number, member in enumerate(members, start=1):
-        problem = member.answer.problem
-        print(mask(f"host-{number} is {member.name}{problem and ': '}{problem}"), file=sys.stderr)
-        pairs += [(name, f"host-{number}") for name in {member.name, *member.secrets} - _COMMON_NAMES]
-    return join_answers([member.answer for member in members], pairs)
+    for number, answer in enumerate(answers, start=1):
+        problem = answer.problem and f": {answer.problem}"
+        print(mask(f"host-{number} is {answer.name}{problem}"), file=sys.stderr)
+        pairs += [(name, f"host-{number}") for name in {answer.name, *answer.secrets} - _COMMON_NAMES]
+    return join_answers(answers, pairs)
 
 
 def join_answers(answers: Sequence[Answer], names: Iterable[tuple[str, str]] = ()) -> Snapshot:

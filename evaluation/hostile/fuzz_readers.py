@@ -262,9 +262,8 @@ def compat(numbers, folder):
 
 
 def nodes(numbers, _folder):
-    """Read damaged answers of a fleet's node and of Ray's node list."""
+    """Read damaged answers of a node."""
     from diagnostics.collect import facts as collection
-    from diagnostics.collect import ray_nodes
     from diagnostics.collect.remote import MARK
     from diagnostics.collect.remote import Answer as NodeAnswer
     from diagnostics.doctor import node_query as reader
@@ -281,11 +280,6 @@ def nodes(numbers, _folder):
     }
     line = damaged_json(numbers, document).decode("utf-8", "replace").replace("\n", " ")
     found = reader.read_answer(NodeAnswer(text=f"{MARK} {line}\n"))
-    nodes = [{"id": "a", "alive": True, "address": "b", "host": "c", "port": 1, "reason": ""}]
-    for document in ({"id": "a", "text": "x"}, {"nodes": nodes}):
-        ray_nodes.parse_line(
-            f"{ray_nodes._RAY_MARK} {damaged_json(numbers, document).decode('utf-8', 'replace')}"
-        )
     assert ("facts" in found) != ("problem" in found)
     if "problem" in found:
         assert "\n" not in found["problem"]
@@ -331,7 +325,7 @@ def hosts(numbers, folder):
     from diagnostics.collect import remote as reader
 
     (folder / "hosts").write_bytes(
-        damage_bytes(numbers, b"# nodes\na@b.c:22 slots=8 prefix=/x\n[::1]:23\nd slots=2 python=/y\n")
+        damage_bytes(numbers, b"# nodes\na@b.c:22 slots=8 prefix=/x\n[::1]:23\nd slots=2\n")
     )
     with refusing(reader.RemoteError):
         reader.read_hosts(folder / "hosts")

@@ -114,31 +114,29 @@ MANY_MODELS = json.dumps([f"https://u{number}:p@h/?key=a&" * 14 for number in ra
 
 
 @pytest.mark.parametrize(
-    ("answer", "problem", "advice"),
+    ("answer", "problem"),
     [
-        (Answer(problem="no answer within 30 s"), "no answer within 30 s", "--node-limit"),
-        (Answer(f'{remote.MARK} {{"error": "/gone: no such folder"}}'), "/gone: no such folder", "Fix there"),
-        (Answer(f'{remote.MARK} {{"error": "\\u001b[31mred\\nline"}}'), "[31mred line", "Fix there"),
-        (Answer("Welcome\n"), "did not run the collector", "Fix there"),
-        (Answer(f"{remote.MARK} {{"), "unreadable answer", "Fix there"),
-        (Answer(f"{remote.MARK} []"), "unreadable answer", "Fix there"),
-        (Answer(f"{remote.MARK} {{}}"), "unreadable answer", "Fix there"),
-        (Answer(f'{remote.MARK} {{"facts": 3, "nccl": [], "models": []}}'), "unreadable answer", "Fix there"),
+        (Answer(problem="no answer within 30 s"), "no answer within 30 s"),
+        (Answer(f'{remote.MARK} {{"error": "/gone: no such folder"}}'), "/gone: no such folder"),
+        (Answer(f'{remote.MARK} {{"error": "\\u001b[31mred\\nline"}}'), "[31mred line"),
+        (Answer("Welcome\n"), "did not run the collector"),
+        (Answer(f"{remote.MARK} {{"), "unreadable answer"),
+        (Answer(f"{remote.MARK} []"), "unreadable answer"),
+        (Answer(f"{remote.MARK} {{}}"), "unreadable answer"),
+        (Answer(f'{remote.MARK} {{"facts": 3, "nccl": [], "models": []}}'), "unreadable answer"),
         (
             Answer(f'{remote.MARK} {{"models": {MANY_MODELS}, "nccl": []}}'),
             "needed more than 2 s",
-            "Fix there",
         ),
     ],
     ids=range(9),
 )
-def test_node_without_facts_has_a_problem_in_one_line(answer, problem, advice):
-    """A node that reports an error must be fixed there; for a node that did not answer, more time is suggested."""
+def test_node_without_facts_has_a_problem_in_one_line(answer, problem):
     report = report_of([Node(0, "rank", "0", "a", **read_answer(answer))])
     (finding,) = [item for item in report.findings if item.code == "NET951"]
     assert problem in finding.evidence[0].text
     assert finding.evidence[0].text.isprintable()
-    assert advice in fix_text(finding.remedy)
+    assert "--node-limit" in fix_text(finding.remedy)
 
 
 def test_unreachable_node_makes_the_report_incomplete(facts):
@@ -161,30 +159,19 @@ def test_findings_of_single_nodes_name_the_nodes(facts):
     assert item.detail.startswith("rank 1 (gpu-b), rank 2 (gpu-c): ")
 
 
-def test_a_node_writes_no_command_for_others(facts):
-    """A finding that nodes share is reported once for each command that would fix it."""
-    folders = ("/opt/a", "/opt/a", "/opt/b")
-    twice = (("pytest", ("a", "b")),)
-    nodes = [node(facts, position) for position in range(3)]
-    broken = [replace(nodes[0].facts.environment, prefix=folder, duplicates=twice) for folder in folders]
-    pairs = zip(nodes, broken, strict=True)
-    report = report_of([replace(it, facts=replace(it.facts, environment=item)) for it, item in pairs])
-    found = [
-        (item.detail[:26], [folder for folder in sorted({*folders}) if folder in str(item.actions)])
-        for item in report.findings
-        if item.code == "ENV901"
-    ]
-    assert found == [("rank 0 (gpu-a), rank 1 (gp", ["/opt/a"]), ("rank 2 (gpu-c): pytest is ", ["/opt/b"])]
-
-
-def test_a_node_names_no_file_to_move_or_remove(facts):
+def test_no_command_is_printed_for_a_node(facts):
     """Its answer is untrusted, and a pasted command would run on the user's machine."""
     member = node(facts, 0)
     files, misfits = ("/etc/ssl/private/keys.info",), (("/etc/ssl/private/keys.info", "missing"),)
-    environment = replace(member.facts.environment, broken=files, misfits=misfits)
+    twice = (("pytest", ("a", "b")),)
+    environment = replace(member.facts.environment, broken=files, misfits=misfits, duplicates=twice)
     report = report_of([replace(member, facts=replace(member.facts, environment=environment))])
-    fixes = [item.remedy for item in report.findings if "keys.info" in str(item.evidence)]
-    assert ["on the node itself" in fix_text(fix) for fix in fixes] == [True, True]
+    fixes = [
+        item.remedy
+        for item in report.findings
+        if "keys.info" in str(item.evidence) or "pytest" in item.detail
+    ]
+    assert ["on the node itself" in fix_text(fix) for fix in fixes] == [True, True, True]
     assert [command for fix in fixes for command in commands_of(fix.actions)] == []
 
 
@@ -254,7 +241,7 @@ def test_host_list_has_the_syntax_of_launchers(tmp_path):
 
 @each_case(CASES["commands"])
 def test_host_command_is_ssh_in_batch_mode_or_the_template(template, expected):
-    assert shlex.join(remote.host_command(remote.Host("n1", "ada", 2222), template, "", 5)) == expected
+    assert shlex.join(remote.host_command(remote.Host("n1", "ada", 2222), template, "python3", 5)) == expected
 
 
 def test_collector_needs_only_python_and_leaves_no_file(tmp_path):
@@ -313,13 +300,13 @@ def test_simulated_hosts_get_their_own_verdicts(tmp_path, script, run_command):
     env = EnvironmentBuilder(tmp_path / "env").add("vllm", "0.11.0")
     another = EnvironmentBuilder(tmp_path / "other").add("vllm", "0.10.2")
     path = tmp_path / "hosts"
-    python = f"python={sys.executable}"
     path.write_text(
-        f"same1 slots=2 prefix={env.prefix} {python}\nsame2 slots=2 prefix={env.prefix} {python}\n"
-        f"differs slots=1 prefix={another.prefix} {python}\nnopython slots=1\nancient slots=1\n"
-        f"same1:23 slots=1 prefix={tmp_path}/none {python}\n"
+        f"same1 slots=2 prefix={env.prefix}\nsame2 slots=2 prefix={env.prefix}\n"
+        f"differs slots=1 prefix={another.prefix}\nnopython slots=1\nancient slots=1\n"
+        f"same1:23 slots=1 prefix={tmp_path}/none\n"
     )
     words = ["doctor", "--hosts", path, "--host-command", f"{script} {{host}}", "--node-limit", "60"]
+    words += ["--host-python", sys.executable]
     result = run_command(*words, "--format", "json")
     assert result.code == 1
     report = result.document
@@ -408,7 +395,7 @@ def server(tmp_path):
 
 @pytest.mark.heavy
 def test_real_ssh_hosts_get_their_own_verdicts(tmp_path, server, capsys):
-    """Five SSH hosts get their verdicts: two environments, a refused port, a silent listener and a missing Python."""
+    """Four SSH hosts get their verdicts: two environments, a refused port and a silent listener."""
     port, ssh = server
     env = EnvironmentBuilder(tmp_path / "env").add("vllm", "0.11.0").add("nvidia-nccl-cu12", "2.27.3")
     another = EnvironmentBuilder(tmp_path / "other").add("vllm", "0.11.0").add("nvidia-nccl-cu12", "2.21.5")
@@ -417,12 +404,12 @@ def test_real_ssh_hosts_get_their_own_verdicts(tmp_path, server, capsys):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         deaf = silent.getsockname()[1]
         (tmp_path / "hosts").write_text(
-            f"{user}@127.0.0.1:{port} slots=8 prefix={env.prefix} python={sys.executable}\n"
-            f"127.0.0.1:{port} slots=8 prefix={another.prefix} python={sys.executable}\n"
+            f"{user}@127.0.0.1:{port} slots=8 prefix={env.prefix}\n"
+            f"127.0.0.1:{port} slots=8 prefix={another.prefix}\n"
             f"127.0.0.1:{refused} slots=8\n127.0.0.1:{deaf} slots=8\n"
-            f"localhost.:{port} slots=8 python=/nowhere/python3\n"
         )
         words = ["doctor", "--hosts", str(tmp_path / "hosts"), "--host-command", ssh, "--node-limit", "15"]
+        words += ["--host-python", sys.executable]
         assert main([*words, "--format", "json"]) == 1
     report = json.loads(capsys.readouterr().out)
     (nccl,) = [item for item in report["findings"] if item["code"] == "NET952"]
@@ -431,7 +418,6 @@ def test_real_ssh_hosts_get_their_own_verdicts(tmp_path, server, capsys):
     assert problems[:2] == ["", ""]
     assert "Connection refused" in problems[2]
     assert problems[3] == "no answer within 15 s"
-    assert "ssh could not connect" in problems[4] or "no such Python there" in problems[4]
 
 
 ADDRESS = re.compile(r"[\d.]+:\d+$")
@@ -508,9 +494,9 @@ def test_environment_without_ray_is_refused(environment, capsys):
 )
 def test_no_nodes_and_very_many_are_not_checked(count, message, environment, capsys, monkeypatch):
     """A cluster without nodes is not healthy; the report on many nodes has a limit of processor time."""
-    dead = {"alive": False, "address": "10.0.0.1", "host": "a", "reason": "r" * 100}
+    dead = {"dead": "r" * 100, "address": "10.0.0.1", "host": "a"}
     line = json.dumps({"nodes": [{"id": str(port), "port": port, **dead} for port in range(count)]})
-    (environment.prefix / "nodes").write_text(f"{remote.MARK.replace('node', 'ray')} {line}\n")
+    (environment.prefix / "nodes").write_text(f"{remote.MARK} {line}\n")
     python = environment.prefix / "bin" / "python"
     python.write_text(f"#!/bin/sh\ncat '{environment.prefix}/nodes'\n")
     python.chmod(0o755)

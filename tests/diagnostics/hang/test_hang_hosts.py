@@ -229,7 +229,7 @@ def test_command_blames_the_server_in_another_network_namespace(two_hosts, tmp_p
     (tmp_path / "reward_server.py").write_text(SERVER_PROGRAM)
     (tmp_path / "train_client.py").write_text(CLIENT_PROGRAM)
     hosts, enter = tmp_path / "hosts", tmp_path / "enter"
-    hosts.write_text("".join(f"m{number} python={sys.executable}\n" for number in (1, 2)))
+    hosts.write_text("".join(f"m{number}\n" for number in (1, 2)))
     first, second = two_hosts
     enter.write_text(
         f"#!/bin/sh\ncase $1 in m1) pid={first};; *) pid={second};; esac\nshift\n"
@@ -238,6 +238,7 @@ def test_command_blames_the_server_in_another_network_namespace(two_hosts, tmp_p
     enter.chmod(0o755)
     options = "--match reward_server|train_client --patience 0.001 --format json --node-limit 300"
     words = ["hang", "--hosts", str(hosts), "--host-command", f"{enter} {{host}}", *options.split()]
+    words += ["--host-python", sys.executable]
     with contextlib.ExitStack() as stack:
         for name, program in (("m1", "reward_server"), ("m2", "train_client")):
             started = [str(enter), name, sys.executable, str(tmp_path / f"{program}.py")]
