@@ -27,10 +27,6 @@ METADATA_LIMIT = 4 * MIB
 SOURCE_LIMIT = 8 * MIB
 DOCUMENT_LIMIT = 64 * MIB
 ARTIFACT_LIMIT = GIB
-# Reads of each file of an environment, by device and inode; the bytes of one file that may be read again through links,
-# and the least number of reads. Stores of packages link equal files, most of which are small.
-_reads: dict[tuple[int, int], int] = {}
-_LEAST_READS, _REREAD_BYTES = 2, 2 * MIB
 # Memory in bytes of a JSON value, by the character that introduces it.
 _VALUE_BYTES = {b"{": 240, b"[": 72, b",": 64, b":": 64}
 MAX_VALUE_BYTES = GIB // 2
@@ -145,24 +141,13 @@ def read_text(path: Path, limit: int, *, inside: Path | None = None, pipes: bool
 def read_installed(path: Path, limit: int) -> str:
     """Read a text file of an environment; a link to a file with another name is refused.
 
-    Installers may link files, but do not rename them. For a `.pth` file the same suffix is enough. A large file
-    to which many links lead is read a few times and then refused, until `forget_reads` is called.
+    Installers may link files, but do not rename them. For a `.pth` file the same suffix is enough.
     """
     real = Path(os.path.realpath(path))
     same = real.suffix == path.suffix if path.suffix == ".pth" else real.name == path.name
     if not same:
         raise UnsafeFileError("a link to a file of another name", path)
-    status = real.stat()
-    identity = status.st_dev, status.st_ino
-    _reads[identity] = _reads.get(identity, 0) + 1
-    if _reads[identity] > max(_LEAST_READS, _REREAD_BYTES // max(1, status.st_size)):
-        raise UnsafeFileError("many links lead to this file", path)
     return read_text(real, limit)
-
-
-def forget_reads() -> None:
-    """Start the count of `read_installed` again, for another environment."""
-    _reads.clear()
 
 
 def list_folder(folder: str | Path) -> list[str]:

@@ -10,7 +10,7 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from diagnostics import safe_io
@@ -28,10 +28,7 @@ _SYSTEM_FOLDERS = (
 _SYMBOL = re.compile(r"(GLIBC|GLIBCXX|CXXABI)_(\d{1,9}(?:\.\d{1,9})*)", re.ASCII)
 # Section types SHT_DYNAMIC and SHT_GNU_verneed, and the tag DT_NEEDED.
 _DYNAMIC, _VERSIONS_NEEDED, _NEEDED_TAG = 6, 0x6FFFFFFE, 1
-# Real files need some hundred names of at most sixty letters.
-_MAX_NAMES, _MAX_NAME_BYTES = 10_000, 256
-_MAX_CHECKED = 300
-_MAX_EXTENSIONS = 500
+_MAX_NAME_BYTES = 256
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ class Extension:
 
 
 def collect(folders: Iterable[Path], prefix: Path, environ: Mapping[str, str]) -> tuple[Extension, ...]:
-    """Read the headers of compiled modules in package folders, at most 500; links to another name get a `problem`.
+    """Read the headers of compiled modules in package folders; links to another name get a `problem`.
 
     Args:
         folders: The package folders.
@@ -65,28 +62,18 @@ def collect(folders: Iterable[Path], prefix: Path, environ: Mapping[str, str]) -
     if not paths:
         return ()
     available = _library_names(folders, prefix, environ)
-    by_file: dict[str, Extension] = {}  # each file is read once, because many links may lead to it
-    results = []
-    for path in sorted(paths)[:_MAX_EXTENSIONS]:
-        file = os.path.realpath(path)
-        if Path(file).name != path.name:
-            results.append(Extension(str(path), problem="a link to a file of another name"))
-            continue
-        if file not in by_file:
-            by_file[file] = _read_extension(path, available)
-        results.append(replace(by_file[file], path=str(path)))
-    return tuple(results)
+    return tuple(_read_extension(path, available) for path in sorted(paths))
 
 
 def _read_extension(path: Path, available: set[str]) -> Extension:
     """Read one compiled module; an unreadable file gives an Extension with a `problem`."""
+    if path.resolve().name != path.name:
+        return Extension(str(path), problem="a link to a file of another name")
     try:
         names, versions = read_elf(path)
     except (OSError, ValueError, struct.error, IndexError, OverflowError) as error:
         return Extension(str(path), problem=f"no readable ELF file: {error}")
     needed = tuple(dict.fromkeys(name for name in names if name.startswith(_CHECKED_LIBRARIES)))
-    if len(needed) > _MAX_CHECKED:
-        return Extension(str(path), problem="no readable ELF file: more libraries than a real file needs")
     missing = tuple(name for name in needed if name not in available)
     return Extension(str(path), needed, missing, tuple(newest_versions(versions)))
 
@@ -149,7 +136,6 @@ class _ElfFile:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._names = 0
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Read up to `length` bytes, at most 1 MiB; raise ValueError for an impossible offset."""
@@ -162,10 +148,7 @@ class _ElfFile:
         return struct.unpack(form, self.read_at(offset, struct.calcsize(form)))
 
     def read_name(self, offset: int) -> str:
-        """Read a NUL-terminated name; raise ValueError if it is too long, or for the 10,001st name."""
-        self._names += 1
-        if self._names > _MAX_NAMES:
-            raise ValueError("more libraries and symbol versions than a real file needs")
+        """Read a NUL-terminated name; raise ValueError if it is too long."""
         text, end, _ = self.read_at(offset, _MAX_NAME_BYTES).partition(b"\0")
         if not end:
             raise ValueError("a name that is longer than any library's")
@@ -189,7 +172,7 @@ def _needed_versions(elf: _ElfFile, offset: int, strings: int, entries: int) -> 
         entries: Number of records.
     """
     results = []
-    for _ in range(min(entries, _MAX_NAMES)):
+    for _ in range(entries):
         _, count, _, first, following = elf.unpack("<HHIII", offset)
         aux = offset + first
         for _ in range(count):

@@ -12,16 +12,13 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 
 from diagnostics import frameworks, safe_io
 from diagnostics.collect.search_path import SearchPath
 
-_MAX_FILES, _MAX_NAMES = 600, 50_000
-# Longer names of modules are ignored; `parse_python` refuses names with more than 64 parts.
-_MAX_LENGTH = 1000
+_MAX_FILES = 600
 Import = ast.Import | ast.ImportFrom
 _SUFFIXES = (".py", ".so", ".pyc")
 _IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
@@ -159,9 +156,6 @@ def _follow_imports(framework: str, module: str, modules: ModuleFinder) -> Entry
                 waiting += unseen
             elif required not in sys.stdlib_module_names and not modules.find(required):
                 missing[required] = f"{file}:{line}"
-            if len(seen) > _MAX_NAMES:
-                problem = f"more than {_MAX_NAMES} modules are imported"
-                return EntryPoint(framework, module, len(read), problem=problem)
     if module not in read:
         return EntryPoint(framework, module, len(read), problem=f"{module} is in no file of {home}")
     return EntryPoint(framework, module, len(read), tuple(sorted(missing.items())))
@@ -177,7 +171,7 @@ def _required_modules(
     for line, imported in chain(_imported_modules(imports, package), [(0, package)]):
         outer = imported.partition(".")[0]
         name = imported if outer == top else outer
-        if name not in seen and len(name) <= _MAX_LENGTH:
+        if name not in seen:
             yield line, name
 
 
@@ -193,7 +187,6 @@ def _module_file(home: str, name: str) -> Path | None:
     return next((file for file in files if os.path.isfile(file)), None)  # noqa: PTH113 - a long name is no error
 
 
-@lru_cache(1)  # of a file to which several links lead
 def _parse_imports(text: str) -> list[Import]:
     return list(_unconditional_imports(safe_io.parse_python(text).body))
 
@@ -224,10 +217,9 @@ def _imported_modules(imports: Iterable[Import], package: str) -> Iterator[tuple
         if node.level:
             parts = package.split(".")[: len(package.split(".")) - node.level + 1]
             base = ".".join([*parts, *([base] if base else [])])
-        if len(base) <= _MAX_LENGTH:
-            yield node.lineno, base
-            # Each name may be a separate module.
-            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names if alias.name != "*")
+        yield node.lineno, base
+        # Each name may be a separate module.
+        yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names if alias.name != "*")
 
 
 def _catches_import_error(handler: ast.ExceptHandler) -> bool:

@@ -13,7 +13,6 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 
 from diagnostics import UserError, frameworks, safe_io
@@ -24,11 +23,6 @@ from diagnostics.collect.metadata_validation import is_package_version, is_safe_
 from diagnostics.collect.module_lookup import EntryPoint, Shadow
 from diagnostics.collect.search_path import SearchPath
 
-_MAX_PACKAGES = 20_000
-_MAX_REQUIREMENTS = 5_000
-_MAX_TAGS = 1_000
-# Longer lines in package metadata are ignored.
-_MAX_LINE = 4096
 # Ends of the names of metadata folders and files; an egg has a folder EGG-INFO.
 _METADATA = (".dist-info", "egg-info")
 _REQUIRED_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -140,7 +134,6 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
     Raises:
         NoEnvironmentError: There is no Python environment at the prefix.
     """
-    safe_io.forget_reads()
     root = prefix or Path(sys.prefix)
     all_folders = search_path.own_folders(root, "")
     if prefix is not None and not all_folders:
@@ -206,7 +199,7 @@ def normalise(name: str) -> str:
 def _read_distributions(folders: Iterable[Path]) -> _Distributions:
     """Read the metadata in package folders; of several copies of a package, the first counts."""
     result, places = _Distributions(), set[str]()
-    for place in islice(_metadata_places(folders), _MAX_PACKAGES):
+    for place in _metadata_places(folders):
         head, unread = _metadata_head(place)
         name, version = normalise(_field(head, "Name")), _field(head, "Version")
         if unread:  # neither broken nor healthy, so no fix removes it
@@ -249,7 +242,7 @@ def _metadata_head(place: str) -> tuple[str, str]:
 def _field(head: str, name: str) -> str:
     start = f"{name.lower()}:"
     for line in head.split("\n"):
-        if line[: len(start)].lower() == start and len(line) <= _MAX_LINE:
+        if line[: len(start)].lower() == start:
             return line[len(start) :].strip()
     return ""
 
@@ -257,7 +250,7 @@ def _field(head: str, name: str) -> str:
 def _package(name: str, version: str, place: str, head: str) -> Package:
     """Return a package with its requirements; wheel tags and Python range only for those in CHECKED."""
     lines = [line[14:].strip() for line in head.split("\n") if line[:14].lower() == "requires-dist:"]
-    requires = tuple(islice(filter(is_safe_to_parse, lines), _MAX_REQUIREMENTS))
+    requires = tuple(filter(is_safe_to_parse, lines))
     match = _INSTALLER.fullmatch(_read_optional(f"{place}/INSTALLER").strip())
     installer = match[1] if match else ""
     recorded = not place.endswith(".dist-info") or os.path.exists(f"{place}/RECORD")  # noqa: PTH110 - hundreds of them
@@ -265,7 +258,7 @@ def _package(name: str, version: str, place: str, head: str) -> Package:
         requires = tuple(line for line in requires if "extra ==" not in line)
         return Package(name, version, place, installer, requires, recorded=recorded)
     wheel = _read_optional(f"{place}/WHEEL").splitlines()
-    tags = tuple(match[1] for match in map(_WHEEL_TAG.fullmatch, wheel[:_MAX_TAGS]) if match)
+    tags = tuple(match[1] for match in map(_WHEEL_TAG.fullmatch, wheel) if match)
     python = _field(head, "Requires-Python")
     python = python if is_safe_to_parse(python) else ""
     return Package(name, version, place, installer, requires, python, tags, recorded)

@@ -21,17 +21,10 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from diagnostics import safe_io
 
-_MAX_ENTRIES, _MAX_LINES = 200, 1000
-# Modules of all editable installs together.
-_MAX_EDITABLE = 1000
-_MAX_FOLDERS, _MAX_PATH = 1000, 4096
-# Different lines of the `.pth` files in one folder.
-_MAX_DISTINCT = 2000
 _RELEASE = re.compile(r"python(3\.\d{1,3})t?")
 _VERSION = re.compile(r"3\.\d{1,3}\b")
 _FINDER_IMPORT = re.compile(r"import\s+(__editable___\w+_finder)\b")
@@ -99,15 +92,12 @@ def collect(prefix: Path, environ: Mapping[str, str]) -> SearchPath:
         sites += [(folder, str(folder), "system") for folder in own_folders(base, release)]
     entries: dict[str, SearchEntry] = {}
     editable: list[SearchEntry] = []
-    for folder, source, kind in islice([*from_variable, *sites], _MAX_ENTRIES):
+    for folder, source, kind in (*from_variable, *sites):
         state = _folder_state(folder)
         if kind != "user" or state != "not there":  # user packages are optional
             entries.setdefault(os.path.realpath(folder), SearchEntry(str(folder), source, kind, state))
         if kind != "variable" and not state:
             for entry in _pth_entries(folder, editable, unread):
-                if len(entries) >= _MAX_FOLDERS:
-                    unread.append((entry.source, f"more than {_MAX_FOLDERS} folders"))
-                    break
                 entries.setdefault(os.path.realpath(entry.path), entry)
     unread += [(item.path, item.state) for item in entries.values() if item.state not in {"", "not there"}]
     home = settings.get("home", "")
@@ -198,12 +188,12 @@ def _pth_entries(folder: Path, editable: list[SearchEntry], unread: Unread) -> I
 
     Code in `.pth` files is not run; the finders that setuptools writes are parsed.
     """
-    finders, texts = set[str](), set[str]()
-    for file in sorted(folder.glob("*.pth"))[:_MAX_ENTRIES]:
+    texts = set[str]()
+    for file in sorted(folder.glob("*.pth")):
         if file.name.startswith("."):
             continue
         try:
-            lines = safe_io.read_installed(file, safe_io.METADATA_LIMIT).splitlines()[:_MAX_LINES]
+            lines = safe_io.read_installed(file, safe_io.METADATA_LIMIT).splitlines()
         except OSError as error:
             unread.append((str(file), error_text(error)))
             continue
@@ -212,16 +202,9 @@ def _pth_entries(folder: Path, editable: list[SearchEntry], unread: Unread) -> I
             if not text or text.startswith("#") or text in texts:
                 continue
             texts.add(text)
-            if len(texts) > _MAX_DISTINCT:
-                unread.append((f"{file}:{number}", f"more than {_MAX_DISTINCT} lines in .pth files"))
-                return
             if text.startswith(("import ", "import\t")):
-                if (finder := _FINDER_IMPORT.match(text)) and finder[1] not in finders:
-                    finders.add(finder[1])
+                if finder := _FINDER_IMPORT.match(text):
                     _read_finder(folder / f"{finder[1]}.py", editable, unread)
-                continue
-            if len(text) > _MAX_PATH:  # not worth printing
-                unread.append((f"{file}:{number}", "a line longer than any path"))
                 continue
             place, source = folder / text, f"{file}:{number}"
             path = str(place) if os.path.lexists(place) else source
@@ -231,17 +214,13 @@ def _pth_entries(folder: Path, editable: list[SearchEntry], unread: Unread) -> I
 def _read_finder(finder: Path, editable: list[SearchEntry], unread: Unread) -> None:
     """Add the modules that setuptools' finder of an editable install maps to `editable`, or a problem to `unread`."""
     reason = "it contains no setuptools mapping"
-    remaining = _MAX_EDITABLE - len(editable)
     try:
-        if not remaining:
-            raise safe_io.UnsafeFileError(f"more than {_MAX_EDITABLE} modules of editable installs")
         for node in safe_io.parse_python(safe_io.read_installed(finder, safe_io.METADATA_LIMIT)).body:
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
                 target = node.targets[0] if isinstance(node, ast.Assign) else node.target
                 if isinstance(target, ast.Name) and target.id == "MAPPING":
-                    mapping = islice(ast.literal_eval(node.value).items(), remaining)
-                    paths = [(str(module), str(path)) for module, path in mapping]
-                    for module, path in paths:
+                    mapping = ast.literal_eval(node.value)
+                    for module, path in [(str(name), str(value)) for name, value in mapping.items()]:
                         # The path may lack the suffix `.py`.
                         state = "" if any(map(os.path.exists, (path, f"{path}.py"))) else "not there"
                         editable.append(SearchEntry(path, str(finder), "editable", state, module))

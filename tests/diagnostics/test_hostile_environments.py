@@ -1,10 +1,9 @@
 """`doctor` on environments with pipes, devices, huge files, links and malformed metadata neither blocks nor crashes.
 
-Time and memory stay bounded, and contents of files that are no metadata are not printed.
+Contents of files that are no metadata are not printed.
 """
 
 import os
-import struct
 import sys
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from diagnostics import __main__ as program
 from diagnostics import safe_io
 from diagnostics.collect import (
     elf,
-    installed_files,
     machine,
     module_lookup,
     python_environment,
@@ -23,8 +21,7 @@ from diagnostics.collect import (
 )  # fmt: skip
 from diagnostics.doctor import requirements
 from tests.diagnostics.fake_environments import EnvironmentBuilder
-from tests.limits import allocation_limit, cpu_and_memory_limits
-from tests.processes import run_python
+from tests.limits import allocation_limit
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,34 +108,6 @@ def test_invalid_lines_in_record_are_ignored_or_count_as_missing(tmp_path, line,
     assert len(python_environment.collect(maker.prefix, {}).packages["torch"].damaged) == damaged
 
 
-def oversized_elf(kind):
-    """Return an ELF file of 1.6 MB with tens of thousands of names of one megabyte each."""
-    table, names = 4096, 4096 + 640_000
-    section = struct.pack("<IIQQQQIIQQ", 0, kind, 0, 0, table, 640_000, 0, 0xFFFF, 0, 0)
-    head = bytearray(b"\x7fELF\x02\x01" + bytes(58))
-    struct.pack_into("<Q", head, 0x28, 64)
-    struct.pack_into("<HH", head, 0x3A, 64, 1)
-    if kind == 6:
-        body = struct.pack("<QQ", 1, names - table) * 40_000
-    else:  # one library with 65,535 versions, each of which points to itself
-        body = struct.pack("<HHIII", 1, 0xFFFF, 0, 16, 0) + struct.pack("<IHHII", 0, 0, 0, names - table, 0)
-    return (bytes(head) + section).ljust(table, b"\0") + body.ljust(640_000, b"\0") + b"a" * 960_000
-
-
-@pytest.mark.parametrize("kind", [6, 0x6FFFFFFE])
-def test_elf_file_that_needs_gigabytes_is_unreadable(tmp_path, kind):
-    """A small ELF file whose names need gigabytes is unreadable, in a process with 1 GiB of memory."""
-    (tmp_path / "vllm").mkdir()
-    (tmp_path / "vllm" / "_C.so").write_bytes(oversized_elf(kind))
-    text = (
-        "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30));"
-        "from pathlib import Path; from diagnostics.collect import elf;"
-        f"(found,) = elf.collect([Path({str(tmp_path)!r})], Path('/nowhere'), {{}}); print(found.problem)"
-    )
-    done = run_python("-c", text, cwd=ROOT)
-    assert (done.returncode, done.stdout[:20]) == (0, "no readable ELF file"), done.stderr
-
-
 @pytest.mark.parametrize("name", ["ray_current_cluster", "session_latest/usage_stats.json"])
 def test_special_files_in_rays_world_writable_folder_are_ignored(tmp_path, replace_file, name):
     folder = tmp_path / "ray"
@@ -222,18 +191,6 @@ def test_finder_named_on_many_lines_is_parsed_once(maker, monkeypatch):
     assert len(parsed) == 1
 
 
-def test_folders_of_pth_files_are_limited(maker):
-    """At most 1000 folders are searched; the rest is not checked."""
-    for number in range(1100):
-        (maker.site / f"d{number}").mkdir()
-    for part in (0, 1):
-        lines = "".join(f"d{number}\n" for number in range(part * 550, part * 550 + 550))
-        (maker.site / f"x{part}.pth").write_text(lines)
-    search = search_path.collect(maker.prefix, {})
-    assert len(search.entries) == 1000
-    assert search.unread == ((f"{maker.site}/x1.pth:450", "more than 1000 folders"),)
-
-
 def write_trainer(maker, source):
     """Write TRL's modules into an environment, with this source of the trainer."""
     (maker.site / "trl" / "trainer").mkdir(parents=True)
@@ -247,14 +204,10 @@ def write_trainer(maker, source):
     [
         ("x=" + "-" * 100_000 + "1\n", "nested too deep"),
         (f"import trl.{'y' * 5000}\nimport trl.{'z' * 300}\n", ""),
-        (
-            "import " + ",".join(f"trl.m{number}" for number in range(60_000)),
-            "more than 50000 modules are imported",
-        ),
     ],
 )
 def test_modules_that_no_parser_or_file_system_accepts_are_no_crash(maker, source, problem):
-    """An expression nested too deep, and too many imports, are reported as not followed; long names are ignored."""
+    """An expression nested too deep is reported as not followed; long names are no files."""
     write_trainer(maker, source)
     result = python_environment.collect(maker.prefix, {})
     (entry,) = (entry for entry in result.entry_points if entry.module == "trl.trainer.grpo_trainer")
@@ -291,7 +244,7 @@ def test_imports_are_looked_up_without_scanning_the_folder(tmp_path):
 
 
 def test_folder_under_many_spellings_is_listed_once(tmp_path, monkeypatch):
-    """A RECORD that spells one folder in 1000 ways lists it once; too many listed files are not checked."""
+    """A RECORD that spells one folder in 1000 ways lists it once."""
     maker = EnvironmentBuilder(tmp_path / "env").add("torch", "2.8.0")
     (maker.site / "torch" / "lib").mkdir(parents=True)
     (maker.site / "torch" / "lib" / "a.py").touch()
@@ -303,32 +256,19 @@ def test_folder_under_many_spellings_is_listed_once(tmp_path, monkeypatch):
     assert python_environment.collect(maker.prefix, {}).packages["torch"].damaged == ()
     library_folder = str(maker.site / "torch" / "lib")
     assert [folder for folder in listed if folder.endswith("torch/lib")] == [library_folder]
-    monkeypatch.setattr(installed_files, "MAX_LISTED", 1)
-    ((place, reason),) = python_environment.collect(maker.prefix, {}).unread
-    assert (Path(place).name, reason) == ("RECORD", "its folders contain more than 1 files")
 
 
-def test_elf_file_with_many_links_is_read_once(tmp_path, monkeypatch):
-    """A compiled module with 300 links is read once, and only names of libraries that are checked are stored.
-
-    A link to a file of another name is not followed.
-    """
-    file = tmp_path / "_C.so"
-    file.touch()
-    folders = [tmp_path / str(number) for number in range(300)]
-    link_to(file, *(folder / "vllm" / "_C.so" for folder in folders), folders[0] / "vllm" / "other.so")
-    read = []
-    names = ["libtorch.so", "libother.so", "libtorch.so"]
-    monkeypatch.setattr(elf, "read_elf", lambda path: read.append(path) or (names, ["GLIBC_2.17", "X_1"]))
-    refused = [result for result in elf.collect(folders, Path("/nowhere"), {}) if result.problem]
-    assert [(result.path, result.problem) for result in refused] == [
-        (str(folders[0] / "vllm" / "other.so"), "a link to a file of another name")
+def test_compiled_module_that_is_a_link_to_another_name_is_not_read(tmp_path):
+    """A link of the same name is read; here the file is empty."""
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "_C.so").touch()
+    for name in ("_C.so", "other.so"):
+        (tmp_path / "vllm" / name).symlink_to(tmp_path / "_C.so")
+    problems = [result.problem for result in elf.collect([tmp_path], Path("/nowhere"), {})]
+    assert problems == [
+        "no readable ELF file: not a 64-bit little-endian ELF file",
+        "a link to a file of another name",
     ]
-    results = [result for result in elf.collect(folders[1:], Path("/nowhere"), {}) if not result.problem]
-    assert (len(read), len({result.path for result in results})) == (2, 299)
-    assert {(result.needed, result.versions) for result in results} == {(("libtorch.so",), ("GLIBC_2.17",))}
-    names[:] = [f"libtorch{number}" for number in range(1000)]
-    assert {result.needed for result in elf.collect(folders, Path("/nowhere"), {})} == {()}
 
 
 @pytest.mark.parametrize("marker", ["os_name ~= 'a'", "python_version >= 'a.b'", "'x' in extras"])
@@ -339,53 +279,3 @@ def test_requirement_with_undefined_comparison_is_unreadable(tmp_path, marker):
     known = python_environment.collect(maker.prefix, {})
     unmet = requirements.unmet_requirements(known, known.packages["trl"])
     assert [requirement.name for requirement in unmet] == ["absent"]
-
-
-def link_to(target, *links):
-    """Create links to a file, with their folders."""
-    for link in links:
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(target)
-
-
-def write_large_file_with_links(kind, site):
-    """Write a large file into a package folder, and hundreds of links of the same name, or suffix, to it."""
-    if kind == "METADATA":
-        large = site / "trl-1.9.2.dist-info" / "METADATA"
-        large.write_text("Name: trl\nVersion: 1.9.2\n" + "A: b\n" * 180_000)
-        link_to(large, *(site / f"trl{n}.dist-info" / "METADATA" for n in range(400)))
-    elif kind == "RECORD":
-        names = [f"a{n}" for n in range(300)]
-        head = "Name: trl\nVersion: 1.9.2\n" + "".join(f"Requires-Dist: {name}\n" for name in names)
-        (site / "trl-1.9.2.dist-info" / "METADATA").write_text(head)
-        large = site / "trl-1.9.2.dist-info" / "RECORD"
-        large.write_text("".join(f"b/{n}.py,sha256=,1\n" for n in range(60_000)))
-        for name in names:
-            link_to(large, site / f"{name}-1.dist-info" / "RECORD")
-            (site / f"{name}-1.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 1\n")
-    elif kind == ".pth":
-        large = site / "a.pth"
-        large.write_text("xxx\n" * 1000 + "#" + "y" * 1_000_000)
-        (site / "xxx").mkdir()
-        link_to(large, *(site / f"b{n}.pth" for n in range(199)))
-    else:
-        names = [f"a{n}" for n in range(200)]
-        (site / "trl" / "trainer").mkdir(parents=True)
-        (site / "trl" / "trainer" / "grpo_trainer.py").write_text("import trl\n")
-        large = site / "trl" / "__init__.py"
-        large.write_text("".join(f"import trl.{name}\n" for name in names) + "x = [1, 2, 3, 4]\n" * 30_000)
-        link_to(large, *(site / "trl" / name / "__init__.py" for name in ("trainer", *names)))
-
-
-@pytest.mark.parametrize("kind", ["METADATA", "RECORD", ".pth", "modules"])
-def test_large_file_with_hundreds_of_links_is_refused_in_bounded_time(maker, kind):
-    """Hundreds of packages, modules or path files that are one file take at most 8 s; further links are refused."""
-    write_large_file_with_links(kind, maker.site)
-    with cpu_and_memory_limits(seconds=8, mebibytes=500):
-        result = python_environment.collect(maker.prefix, {})
-    assert result.version("trl") == "1.9.2"
-    refused = "many links lead to this file"
-    if kind == "modules":
-        assert any(refused in entry.problem for entry in result.entry_points)
-    else:
-        assert refused in {reason for _, reason in result.unread}
