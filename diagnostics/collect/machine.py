@@ -10,6 +10,7 @@ import re
 import resource
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,17 +157,10 @@ def _finite(number: int) -> int | None:
 
 
 def _disks(prefix: str, environ: Mapping[str, str]) -> tuple[Disk, ...]:
-    """Examine the folders of a run; from the first that does not answer on, values are unknown."""
+    """Examine the folders of a run; the values of one that does not answer are unknown."""
     folders = run_folders(prefix, environ).items()
-    results = {name: Disk(name, str(Path(working_folder(), path))) for name, path in folders}
-    unknown: list[tuple[Any, ...]] = []
-    if together := call_in_child(lambda: [astuple(_disk(disk)) for disk in results.values()], unknown):
-        return tuple(Disk(*values) for values in together)
-    for purpose, disk in results.items():
-        results[purpose] = Disk(*call_in_child(lambda: astuple(_disk(disk)), astuple(disk)))  # noqa: B023
-        if results[purpose] == disk:
-            break
-    return tuple(results.values())
+    disks = [Disk(name, str(Path(working_folder(), path))) for name, path in folders]
+    return tuple(Disk(*call_in_child(partial(_disk_values, disk), astuple(disk))) for disk in disks)
 
 
 def run_folders(prefix: str, environ: Mapping[str, str]) -> dict[str, Path]:
@@ -192,8 +186,8 @@ def _hub_home(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("HF_HOME") or _user_cache(environ) / "huggingface")
 
 
-def _disk(disk: Disk) -> Disk:
-    """Return a folder with its file system, or with that of the nearest existing folder above it."""
+def _disk_values(disk: Disk) -> tuple[Any, ...]:
+    """Return the fields of a folder with its file system, or with that of the nearest existing folder above it."""
     path = nearest = Path(disk.path)
     try:
         exists = path.exists()
@@ -202,11 +196,11 @@ def _disk(disk: Disk) -> Disk:
         status = os.statvfs(nearest)
         device = nearest.stat().st_dev
     except OSError:
-        return Disk(disk.purpose, str(path), exists=False)
+        return disk.purpose, str(path), False
     free, total = status.f_bavail * status.f_frsize / 1e9, status.f_blocks * status.f_frsize / 1e9
     inodes = status.f_favail if status.f_files else None
     writable = os.access(nearest, os.W_OK | os.X_OK)
-    return Disk(disk.purpose, str(path), exists, writable, round(free, 2), round(total, 2), inodes, device)
+    return disk.purpose, str(path), exists, writable, round(free, 2), round(total, 2), inodes, device
 
 
 def _container(environ: Mapping[str, str]) -> str:
