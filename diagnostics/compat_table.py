@@ -4,8 +4,8 @@
 `problem`. Keys that are not named here are ignored, so that files of older versions are read.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,16 @@ PASSED, FAILED = {"pass", "unexpected_pass"}, {"fail", "unresolvable"}
 """Verdicts of a layer that passed, and of a cell that does not work."""
 
 
-class _Layer(msgspec.Struct):
-    """Result of one layer in compat.json; the structs here are only used to check the file."""
+RUN_LAYERS = (
+    "peer:alone", "peer:vllm", "engine", "logprobs", "train:colocate", "train:async", "train:server", "serve:vllm",
+    "serve:trl",
+)  # fmt: skip
+"""Layers in which TRL, vLLM or our trainer runs, in the order in which `versions` shows them."""
+_WITH_ENGINE = {*RUN_LAYERS} - {"peer:alone", "logprobs"}
+
+
+class Layer(msgspec.Struct):
+    """Result of one layer."""
 
     verdict: str
     codes: list[str]
@@ -33,40 +41,69 @@ class _Layer(msgspec.Struct):
     ran_with: dict[str, str] = {}
     command: str = ""
 
+    @property
+    def has_run(self) -> bool:
+        """Whether the layer ran."""
+        return self.evidence == "executed" and self.verdict != "not_run"
 
-class _AnyCell(msgspec.Struct):
-    """Results of one cell in compat.json."""
+
+class Cell(msgspec.Struct):
+    """Results of one cell: vLLM with TRL, whose release is `trl`, or with another trainer and its `version`."""
 
     id: str
     vllm: str
     verdict: str
-    layers: dict[str, _Layer]
-
-
-class _Cell(_AnyCell):
-    """Results of one cell with TRL."""
-
-    trl: str
-    transformers: str | None
-    torch: str | None
+    layers: dict[str, Layer]
+    trl: str = ""
+    trainer: str = "trl"
+    version: str = ""
+    transformers: str | None = None
+    torch: str | None = None
     python: str = ""
     note: str | None = None
 
+    @property
+    def passed_layers(self) -> list[str]:
+        """Names of the layers that ran and passed."""
+        return [name for name, layer in self.layers.items() if layer.has_run and layer.verdict in PASSED]
 
-class _TrainerCell(_AnyCell):
-    """Results of one cell with another trainer."""
+    @property
+    def outcome(self) -> str:
+        """`ran`, `fails`, `part`, or '' if nothing ran.
 
-    trainer: str
-    version: str
+        With TRL, `ran` is a run with vLLM or of our trainer that passed; one of TRL alone is `part`. With another
+        trainer it is that import, config, rollout and loss passed. A loss that differs from the reference trainer's
+        says nothing about the pair.
+        """
+        passed = set(self.passed_layers)
+        if self.trl:
+            return "ran" if passed & _WITH_ENGINE else "fails" if self.verdict in FAILED else "part"
+        failed = {name for name, layer in self.layers.items() if layer.verdict in {"fail", "expected_fail"}}
+        if self.verdict in FAILED and failed - {"loss"}:
+            return "fails"
+        if {"import", "config", "rollout", "loss"} <= passed:
+            return "ran"
+        return "part" if passed & {"import", "rollout"} else ""
+
+    def failed_layers(self, names: Iterable[str] = RUN_LAYERS) -> list[Layer]:
+        """Return those of the named layers that ran and did not pass."""
+        layers = (self.layers[name] for name in names if name in self.layers)
+        return [layer for layer in layers if layer.has_run and layer.verdict != "pass"]
+
+    def ran_with(self, package: str, names: Iterable[str] | None = None) -> str:
+        """Return the release of a package with which layers ran, by default those that passed; empty if unknown."""
+        names = self.passed_layers if names is None else names
+        texts = [self.layers[name].ran_with.get(package, "") for name in names]
+        return next((text.partition(":")[0] for text in reversed(texts) if text), "")
 
 
 class _Document(msgspec.Struct):
     """The whole of compat.json."""
 
     schema: str
-    cells: list[_Cell]
+    cells: list[Cell]
     generated: str = ""
-    trainer_cells: list[_TrainerCell] = []
+    trainer_cells: list[Cell] = []
 
 
 @dataclass(frozen=True)
@@ -74,51 +111,36 @@ class Compat:
     """The compatibility table, or the reason why it cannot be used.
 
     Attributes:
-        cells: Published results of the cells with TRL, as in the file.
+        cells: Published results of the cells with TRL.
         generated: The day of publishing.
         problem: Why the table cannot be used; empty if it can.
-        trainer_cells: Published results of the cells with other trainers, as in the file.
+        trainer_cells: Published results of the cells with other trainers.
     """
 
-    cells: tuple[dict[str, Any], ...] = ()
+    cells: tuple[Cell, ...] = ()
     generated: str = ""
     problem: str = ""
-    trainer_cells: tuple[dict[str, Any], ...] = ()
+    trainer_cells: tuple[Cell, ...] = ()
 
 
-def problem_of(document: Any) -> str:
-    """Return why a document is not a valid compatibility table; empty if it is."""
+def read_document(document: Any) -> Compat:
+    """Convert the document of a compatibility table; one that is none gives a `problem`."""
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
-        return f"has the schema {truncate(str(schema), 60)!r}, expected {SCHEMA!r}"
+        return Compat(problem=f"has the schema {truncate(str(schema), 60)!r}, expected {SCHEMA!r}")
     try:
-        msgspec.convert(document, _Document)
+        table = msgspec.convert(document, _Document)
     except msgspec.ValidationError as error:
-        return truncate(str(error), 300)
-    return ""
+        return Compat(problem=truncate(str(error), 300))
+    return Compat(tuple(table.cells), table.generated, trainer_cells=tuple(table.trainer_cells))
 
 
 def load(path: Path = PATH) -> Compat:
     """Read the table; for a missing or broken file, the result has the `problem` instead of cells."""
     try:
-        document = safe_io.parse_json(safe_io.read_bytes(path, safe_io.DOCUMENT_LIMIT))
-        if wrong := problem_of(document):
-            return Compat(problem=f"{path.name}: {wrong}")
-        cells, trainer_cells = tuple(document["cells"]), tuple(document.get("trainer_cells", ()))
-        return Compat(cells, document.get("generated", ""), trainer_cells=trainer_cells)
+        table = read_document(safe_io.parse_json(safe_io.read_bytes(path, safe_io.DOCUMENT_LIMIT)))
+        return replace(table, problem=f"{path.name}: {table.problem}") if table.problem else table
     except FileNotFoundError:
         return Compat(problem=f"{path.name} is not shipped with this copy of the tool")
     except (OSError, ValueError) as error:
         return Compat(problem=f"{path.name} cannot be read: {type(error).__name__}: {error}")
-
-
-def ran_with(cell: Mapping[str, Any], layers: Iterable[str], package: str) -> str:
-    """Return the release of a package with which layers of a cell ran; empty if unknown."""
-    texts = [cell["layers"][name].get("ran_with", {}).get(package, "") for name in layers]
-    return next((text.partition(":")[0] for text in reversed(texts) if text), "")
-
-
-def passed_layers(cell: Mapping[str, Any]) -> list[str]:
-    """Return the names of the layers of a cell that ran and passed."""
-    results = {name: (layer["verdict"], layer.get("evidence")) for name, layer in cell["layers"].items()}
-    return [name for name, (verdict, level) in results.items() if verdict in PASSED and level == "executed"]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from diagnostics import catalog
+from diagnostics import catalog, compat_table
 from diagnostics.output.release_pairs import QUESTIONS, SELECTED_PAIRS, published_pairs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,7 +41,7 @@ def published_cells(key: str = "cells") -> dict[str, Mapping[str, Any]]:
 
 def pair_table() -> str:
     """Return the README's table of the pairs in SELECTED_PAIRS, with their results as `versions` shows them."""
-    cells = {pair.id: pair for pair in published_pairs(published_cells().values())}
+    cells = {pair.id: pair for pair in published_pairs(compat_table.load().cells)}
     rows = [
         (pair.vllm, pair.trl, *pair.answers, ", ".join(pair.crashes))
         for pair in (cells[name] for name in SELECTED_PAIRS)

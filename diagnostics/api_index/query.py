@@ -26,7 +26,6 @@ from diagnostics.api_index.release_api import Definition, IndexedFacts, ReleaseA
 from diagnostics.api_index.rules import broken_rules, is_grpo_file, is_needed_by_grpo
 from diagnostics.api_index.uses import Use
 from diagnostics.frameworks import FRAMEWORKS
-from diagnostics.output import release_pairs
 from diagnostics.versions import CLASHES, Clash, in_range, parse_version, satisfiable
 
 # Packages whose classes a package extends, or whose functions it imports for others.
@@ -473,44 +472,26 @@ def compatibility(user: Release, provider: Release, trainers: Collection[Release
 
 def published_run(user: Release, provider: Release) -> tuple[str, tuple[str, ...]]:
     """Return the published outcome of two releases and, for TRL with vLLM, the codes of issues in failed layers."""
-    tried, table = _published_pairs()
-    if (user.package, provider.package) != ("trl", "vllm"):
-        return trainer_run(table, user, provider), ()
-    pair = tried.get((provider.version, user.version))
-    return (pair.state, pair.failed_codes) if pair else ("", ())
-
-
-def trainer_run(table: compat_table.Compat, user: Release, provider: Release) -> str:
-    """Return the published outcome of a trainer other than TRL: `ran`, `part`, `fails`, or '' if there is none.
-
-    `ran`: import, config, rollout and loss passed. `part`: import or rollout passed. `fails`: a layer failed, except
-    that a loss may differ from the reference trainer's.
-    """
-    pair = (user.package, user.version, provider.version if provider.package == "vllm" else "")
-    cells = (item for item in table.trainer_cells if (item["trainer"], item["version"], item["vllm"]) == pair)
-    if (cell := next(cells, None)) is None:
-        return ""
-    layers = cell["layers"]
-    failed = {name for name, layer in layers.items() if layer["verdict"] in {"fail", "expected_fail"}}
-    # A loss that differs from the reference trainer's says nothing about the pair.
-    if cell["verdict"] in compat_table.FAILED and failed - {"loss"}:
-        return "fails"
-    passed = set(compat_table.passed_layers(cell))
-    if {"import", "config", "rollout", "loss"} <= passed:
-        return "ran"
-    return "part" if passed & {"import", "rollout"} else ""
+    vllm = provider.version if provider.package == "vllm" else ""
+    cell = _published_cells().get((user.package, user.version, vllm))
+    if cell is None:
+        return "", ()
+    failed = cell.failed_layers() if cell.trl else []
+    return cell.outcome, tuple(dict.fromkeys(code for layer in failed for code in layer.codes))
 
 
 def transformers_of_run(trl: str, vllm: str) -> str:
     """Return the release of transformers with which a pair of TRL and vLLM ran; empty if it did not run."""
-    pair = _published_pairs()[0].get((vllm, trl))
-    return pair.transformers if pair and pair.state == "ran" else ""
+    cell = _published_cells().get(("trl", trl, vllm))
+    return cell.ran_with("transformers") if cell and cell.outcome == "ran" else ""
 
 
 @cache
-def _published_pairs() -> tuple[dict[tuple[str, str], release_pairs.PublishedPair], compat_table.Compat]:
+def _published_cells() -> dict[tuple[str, str, str], compat_table.Cell]:
+    """Return the published cells by trainer, its release, and that of vLLM."""
     table = compat_table.load()
-    return {(pair.vllm, pair.trl): pair for pair in release_pairs.published_pairs(table.cells)}, table
+    cells = (*table.cells, *table.trainer_cells)
+    return {(cell.trainer, cell.trl or cell.version, cell.vllm): cell for cell in cells}
 
 
 @dataclass

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import UserError, safe_io, version
-from diagnostics.compat_table import SCHEMA, problem_of
+from diagnostics.compat_table import SCHEMA, read_document
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.layers import BY_NAME
 from diagnostics.matrix.report import redacted_result
@@ -50,7 +50,7 @@ def read_published(path: Path) -> dict[str, Any]:
         published: dict[str, Any] = json.loads(safe_io.read_bytes(path, safe_io.DOCUMENT_LIMIT))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
-    if problem := problem_of(published):
+    if problem := read_document(published).problem:
         raise UserError(f"{path}: expected a table of the schema {SCHEMA}: {problem}")
     return published
 

@@ -6,14 +6,14 @@ state `fails` is "does not work together".
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from packaging.version import Version
 from rich.console import Console
 
-from diagnostics.compat_table import FAILED, PASSED, Compat, passed_layers, ran_with
+from diagnostics.compat_table import PASSED, Cell, Compat
 from diagnostics.fixes import quote_command, uv_pip
 from diagnostics.output.terminal import print_command, print_text
 
@@ -23,7 +23,6 @@ SELECTED_PAIRS = (
     "vllm-0.7.3+trl-0.16.1", "vllm-0.8.5+trl-0.17.0", "vllm-0.10.2+trl-0.25.1", "vllm-0.11.0+trl-0.26.2",
     "vllm-0.31.0+trl-1.16.0", "vllm-0.32.0+trl-1.16.0",
 )  # fmt: skip
-_WITH_ENGINE = {"peer:vllm", "serve:trl", "serve:vllm", "engine"}
 _MAX_REASONS = 3
 
 
@@ -52,15 +51,12 @@ class PublishedPair:
     """A pair of vLLM and TRL releases in the published table.
 
     Attributes:
-        state: `ran` (a run with vLLM or of our trainer passed; one of TRL alone does not count), `fails` (none passed,
-            and the published verdict is `fail` or `unresolvable`), or `part`.
+        state: The outcome: `ran`, `fails` or `part`.
         declared: Whether the declared requirements of both releases can be met together.
         answers: For each question: ✔, ✘ with the codes of known issues, or empty if it was not run.
         crashes: Codes of the known scheduler crashes that occurred.
-        failed_codes: Codes of the layers that failed, in the order of the questions.
         failed: The question and reason of each failed layer.
         install: The command that installs the pair.
-        transformers: The release of transformers with which it ran.
     """
 
     id: str
@@ -70,52 +66,43 @@ class PublishedPair:
     declared: bool
     answers: tuple[str, ...]
     crashes: tuple[str, ...]
-    failed_codes: tuple[str, ...]
     failed: tuple[str, ...]
     install: str
-    transformers: str
 
 
-def published_pairs(cells: Iterable[Mapping[str, Any]]) -> list[PublishedPair]:
+def published_pairs(cells: Iterable[Cell]) -> list[PublishedPair]:
     """Return the published pairs, newest first."""
     result = [_pair(cell) for cell in cells]
     return sorted(result, key=lambda pair: (Version(pair.vllm), Version(pair.trl)), reverse=True)
 
 
-def _pair(cell: Mapping[str, Any]) -> PublishedPair:
+def _pair(cell: Cell) -> PublishedPair:
     """Return the pair of a cell of the published table."""
-    layers, passed = cell["layers"], set(passed_layers(cell))
     answers, reasons = [], []
-    failed_codes: dict[str, None] = {}
     for question in QUESTIONS:
-        known = [layers[name] for name in question.layers if name in layers]
-        ran = [layer for layer in known if layer["evidence"] == "executed" and layer["verdict"] != "not_run"]
-        failed = [layer for layer in ran if layer["verdict"] != "pass"]
-        codes = dict.fromkeys(code for layer in failed for code in layer["codes"])
-        failed_codes |= codes
+        ran = any(name in cell.layers and cell.layers[name].has_run for name in question.layers)
+        failed = cell.failed_layers(question.layers)
+        codes = dict.fromkeys(code for layer in failed for code in layer.codes)
         answers.append(" ".join(["✘", *codes]) if failed else "✔" if ran else "")
         # The expected reason, else the summary of the run.
-        texts = [layer.get("reason") or layer.get("summary", "") for layer in failed]
-        reasons += [f"{' '.join(question.head)}: {text}" for text in texts]
-    engine = passed & _WITH_ENGINE or any(name.startswith("train:") for name in passed)
-    scheduler = layers.get("scheduler", {})
-    transformers = ran_with(cell, passed_layers(cell), "transformers")
-    versions = {**cell, "transformers": transformers or cell.get("transformers")}
-    pins = [
-        f"{name}=={versions[name]}" for name in ("vllm", "trl", "transformers", "torch") if versions.get(name)
-    ]
+        reasons += [f"{' '.join(question.head)}: {layer.reason or layer.summary}" for layer in failed]
+    scheduler, resolve = cell.layers.get("scheduler"), cell.layers.get("resolve")
+    versions = {"vllm": cell.vllm, "trl": cell.trl}
+    versions |= {
+        "transformers": cell.ran_with("transformers") or cell.transformers or "",
+        "torch": cell.torch or "",
+    }
+    pins = [f"{name}=={version}" for name, version in versions.items() if version]
     return PublishedPair(
-        cell["id"],
-        cell["vllm"],
-        cell["trl"],
-        "ran" if engine else "fails" if cell["verdict"] in FAILED else "part",
-        declared=layers.get("resolve", {}).get("verdict") in PASSED,
+        cell.id,
+        cell.vllm,
+        cell.trl,
+        cell.outcome,
+        declared=bool(resolve and resolve.verdict in PASSED),
         answers=tuple(answers),
-        crashes=tuple(scheduler.get("codes", ()) if scheduler.get("verdict") == "expected_fail" else ()),
-        failed_codes=tuple(failed_codes),
+        crashes=tuple(scheduler.codes if scheduler and scheduler.verdict == "expected_fail" else ()),
         failed=tuple(reasons),
         install=quote_command(uv_pip("install", *pins)),
-        transformers=transformers,
     )
 
 

@@ -4,6 +4,7 @@ import functools
 from pathlib import Path
 
 from diagnostics import catalog
+from diagnostics.compat_table import Cell, Layer
 
 
 @functools.cache
@@ -56,11 +57,8 @@ def cell(vllm, trl, verdict="pass", torch="2.8.0", **layers):
     """
     layers = {"resolve": ("pass", "static"), "contract": ("pass", "static"), **layers}
     names = ("verdict", "evidence", "ran_with")
-    return {
-        "id": f"vllm-{vllm}+trl-{trl}",
-        "vllm": vllm,
-        "trl": trl,
-        "torch": torch,
-        "verdict": verdict,
-        "layers": {name: dict(zip(names, layer, strict=False)) for name, layer in layers.items()},
+    results = {
+        name: Layer(codes=[], date=None, **dict(zip(names, layer, strict=False)))
+        for name, layer in layers.items()
     }
+    return Cell(f"vllm-{vllm}+trl-{trl}", vllm, verdict, results, trl, torch=torch)

@@ -21,8 +21,9 @@ from tests.diagnostics.fake_environments import cell, load_catalog
 from tests.processes import run_python
 
 CELL = cell("0.12.0", "0.23.1", "fail", contract=("expected_fail", "static"))
-CELL["layers"]["contract"]["summary"] = "GuidedDecodingParams is gone"
-GOOD = cell("0.31.0", "1.16.0", engine=("pass", "executed", {"vllm": "vllm", "trl": "trl"}))
+CELL.layers["contract"].summary = "GuidedDecodingParams is gone"
+ENGINE = ("pass", "executed", {"vllm": "vllm", "trl": "trl"})
+GOOD = cell("0.31.0", "1.16.0", engine=ENGINE)
 TABLE = Compat(cells=(CELL, GOOD), generated="2026-11-21")
 PAIRS = read_cases(__file__, "pairs_without_a_run.yaml")
 
@@ -120,11 +121,12 @@ def test_failed_pair_is_not_suggested_as_its_own_fix(environment):
     assert fix_text(finding.remedy).count("vllm-0.31.0+trl-1.16.0") == 1
 
 
-@pytest.mark.parametrize("contract", [{"verdict": "not_judged"}, {"verdict": "expected_fail"}, None])
+@pytest.mark.parametrize("contract", ["not_judged", "expected_fail", ""])
 def test_pair_without_a_passed_contract_is_not_suggested(environment, contract):
-    layers = {name: layer for name, layer in GOOD["layers"].items() if name != "contract"}
-    layers |= {"contract": contract} if contract else {}
-    finding = pair_finding(environment, "0.13.0", "0.23.1", cells=({**GOOD, "layers": layers},))
+    without = cell("0.31.0", "1.16.0", engine=ENGINE, contract=(contract, "static"))
+    if not contract:
+        del without.layers["contract"]
+    finding = pair_finding(environment, "0.13.0", "0.23.1", cells=(without,))
     assert finding.code == "CMP905"
     assert "vllm-0.31.0+trl-1.16.0" not in fix_text(finding.remedy)
 

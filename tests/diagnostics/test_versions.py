@@ -47,12 +47,12 @@ def test_recommended_pair_ran_and_its_command_has_those_releases(screen_lines):
     pair = release_pairs.best_pair(PAIRS)
     lines = screen_lines()
     assert f"install vLLM {pair.vllm} with TRL {pair.trl}" in " ".join(lines)
-    (cell,) = [item for item in PUBLISHED.cells if item["id"] == pair.id]
+    (cell,) = [item for item in PUBLISHED.cells if item.id == pair.id]
     words = shlex.split("\n".join(lines).partition("$ ")[2].partition("\n\n")[0].replace("\\\n", ""))
-    ran = compat_table.ran_with(cell, compat_table.passed_layers(cell), "transformers")
-    pins = [f"vllm=={pair.vllm}", f"trl=={pair.trl}", f"transformers=={ran}", f"torch=={cell['torch']}"]
+    ran = cell.ran_with("transformers")
+    pins = [f"vllm=={pair.vllm}", f"trl=={pair.trl}", f"transformers=={ran}", f"torch=={cell.torch}"]
     assert words == ["uv", "pip", "install", "--no-config", *pins]
-    results = [(entry["evidence"], entry["verdict"]) for entry in cell["layers"].values()]
+    results = [(entry.evidence, entry.verdict) for entry in cell.layers.values()]
     assert results.count(("executed", "pass")) > 3
 
 

@@ -6,12 +6,11 @@ TRL uses. `_better_pairs` suggests the nearest pairs that ran and passed, and fi
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from diagnostics import called_as
 from diagnostics.api_index import query
 from diagnostics.api_index.query import Compatibility, Release
-from diagnostics.compat_table import FAILED
+from diagnostics.compat_table import FAILED, Cell
 from diagnostics.doctor.checks.missing_names import indexed_releases, trainers_of
 from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, check, finding
 from diagnostics.doctor.fix_plan.known_good_pins import choose_sets, public_version
@@ -45,8 +44,8 @@ def compatibility(case: CheckInput) -> Iterator[Finding]:
     if pair.wrappers and not pair.contradicted:
         return
     for cell in () if pair.wrappers else case.compat.cells:
-        if (cell["vllm"], cell["trl"]) == versions and cell["verdict"] != "unknown":
-            if cell["verdict"] in FAILED:
+        if (cell.vllm, cell.trl) == versions and cell.verdict != "unknown":
+            if cell.verdict in FAILED:
                 yield _cell_finding(case, cell, pair, installed)
             return
     yield _unrun_finding(case, pair, installed)
@@ -73,20 +72,18 @@ def _unrun_finding(case: CheckInput, pair: Compatibility, installed: Evidence) -
     return replace(result, title=title)
 
 
-def _cell_finding(
-    case: CheckInput, cell: dict[str, Any], pair: Compatibility, installed: Evidence
-) -> Finding:
+def _cell_finding(case: CheckInput, cell: Cell, pair: Compatibility, installed: Evidence) -> Finding:
     """Return CMP902 with the failed layers of the pair's cell as evidence."""
-    failed = {name: layer for name, layer in cell["layers"].items() if layer["verdict"] in _FAILED_LAYERS}
+    failed = {name: layer for name, layer in cell.layers.items() if layer.verdict in _FAILED_LAYERS}
     evidence = [installed]
     for name, layer in failed.items():
-        source = f"compat.json, {cell['id']}, {layer.get('evidence', '')}"
-        evidence.append(Evidence(f"{name}: {layer['verdict']}: {layer.get('summary', '')}", source))
-    levels = [layer.get("evidence", "static") for layer in failed.values()]
+        source = f"compat.json, {cell.id}, {layer.evidence or ''}"
+        evidence.append(Evidence(f"{name}: {layer.verdict}: {layer.summary}", source))
+    levels = [layer.evidence or "static" for layer in failed.values()]
     best = max(levels, key=[*EVIDENCE_LEVELS].index, default="static")
     text, installs = _better_pairs(case, pair)
     fix = Fix.of(text, *installs)
-    detail = cell.get("note") or f"The cell {cell['id']} came out as {cell['verdict']}."
+    detail = cell.note or f"The cell {cell.id} came out as {cell.verdict}."
     detail += f" By metadata and source: {pair_text(pair)}." if pair.names else ""
     return finding("CMP902", Severity.ERROR, evidence, fix, detail, known_by=best)
 

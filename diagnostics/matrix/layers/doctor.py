@@ -27,7 +27,7 @@ _ORDER = ("info", "warning", "error", "blocker")
 def _inputs(context: Context, cell: Cell) -> Mapping[str, str]:
     """Return the inputs of the answer: the environment, and the published verdicts that doctor reads."""
     verdicts = [
-        (item["id"], {name: layer["verdict"] for name, layer in item["layers"].items() if name != "doctor"})
+        (item.id, {name: layer.verdict for name, layer in item.layers.items() if name != "doctor"})
         for item in compat_table.load().cells
     ]
     table = pins_digest([json.dumps(verdicts, sort_keys=True)])
