@@ -11,7 +11,8 @@ from pathlib import Path
 
 # A command such as a link ends at BEL or ST; if that is missing, at the first blank.
 _ANSI = re.compile(
-    r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\](?:[^\x07\x1b\x9c]*(?:\x07|\x9c|\x1b\\)|[^\x07\x1b\x9c\s]*)|[@-Z\\^_]|[()*+][0-9A-Z])"
+    r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\](?:[^\x07\x1b\x9c]*(?:\x07|\x9c|\x1b\\)|[^\x07\x1b\x9c\s]*)"
+    r"|[@-Z\\^_]|[()*+][0-9A-Z])"
 )
 # Terminal codes whose escape character was lost, or is escaped as in JSON.
 _BARE_ANSI = re.compile(r"(?:\\(?:u001b|x1b|033))?\[(?:\d{1,2}(?:;\d{1,3}){0,4})?m")

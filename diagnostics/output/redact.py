@@ -317,7 +317,10 @@ _ROUNDS, _LONG = 4, 1 << 16
 # A blank that no text needs: to the rules it is also the start of a line.
 _SEPARATOR, _ESCAPE = "\u1680", re.compile(_FRAGMENTS["ESCAPE"])
 # Colours and other sequences of a terminal around a separator, also as JSON and Python write them.
-_CODES = r"(?:(?:(?:\x1b|\\(?:x1b|u001b|033|e(?=\[)))(?:\[[\d;:?]{0,32}[ -/]?[@-~]|[()*+][0-9A-Z])|\x9b[\d;:?]{0,32}[@-~]){1,8})"
+_CODES = (
+    r"(?:(?:(?:\x1b|\\(?:x1b|u001b|033|e(?=\[)))(?:\[[\d;:?]{0,32}[ -/]?[@-~]|[()*+][0-9A-Z])"
+    r"|\x9b[\d;:?]{0,32}[@-~]){1,8})"
+)
 _CODES_AROUND_SEPARATOR = re.compile(
     rf"""(?i){_CODES}(?=\\?["']?\s?[=:|])|(?:(?<=[=:|])|(?<=[=:|]\s)){_CODES}"""
 )
