@@ -88,7 +88,7 @@ def test_help_fits_one_screen(name, capfd):
     """Help has usage and exit codes, in at most 24 lines; the main help lists the command."""
     assert main([name, "--help"]) == 0
     text = capfd.readouterr().out
-    assert text.startswith(f"usage: python -m grpo_core {name} ")
+    assert text.startswith(f"usage: python -P -m grpo_core {name} ")
     assert "exit codes: 0 " in text
     assert len(text.splitlines()) <= 24
     assert main(["--help"]) == 0
