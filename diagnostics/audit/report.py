@@ -24,11 +24,6 @@ from diagnostics.output.terminal import INDENT, print_command, print_text
 FORMATS = ("terminal", "json", "jsonl", "markdown", "html")
 _STYLES = {FAULT: "bold red", CLEAN: "green", NOT_DECIDED: "yellow", MASKED: "yellow", SKIPPED: "dim"}
 _MAX_EVIDENCE, _MAX_CAUSES = 2, 3
-# Printed names of estimates.
-_ESTIMATES = {
-    "dialect": "formula:", "slope": "position between the checkpoint (0) and the other weights (1):",
-    "version": "weights of", "way": "position on the line to the checkpoint (1):", "adapter": "factor of the adapter:",
-}  # fmt: skip
 
 
 def write_audit(audit: Audit, form: str, *, verbose: bool = False) -> int:
@@ -140,7 +135,7 @@ def estimate_text(estimate: results.Estimate) -> str:
     'top_p 0.9 (0.89 to 0.9), expected 1'
     """
     value, low, high = map(_value_text, (estimate.value, estimate.low, estimate.high))
-    text = f"{_ESTIMATES.get(estimate.name, estimate.name)} {value}"
+    text = f"{results.ESTIMATES.get(estimate.name, estimate.name)} {value}"
     if estimate.low is not None and estimate.high is not None and not value == low == high:
         text += f" ({low} to {high})"
     return text if estimate.expected is None else f"{text}, expected {_value_text(estimate.expected)}"

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from diagnostics import UserError, catalog
+from diagnostics import UserError, called_as, catalog
 from diagnostics.catalog.mitigation_ranking import issue_summary
 from diagnostics.catalog.model import CheckCode, Issue
 from diagnostics.fixes import count_of, join_some
@@ -38,9 +38,20 @@ class Topic:
     unit: str = "token"
 
 
-_TOPIC_FILE = Path(__file__).with_name("topics.toml")
-TOPICS = msgspec.toml.decode(_TOPIC_FILE.read_bytes(), type=dict[str, Topic])
-"""The topics by the part of `Result.family` before the slash, as `topics.toml` lists them."""
+class _Messages(msgspec.Struct):
+    """The content of `messages.toml`."""
+
+    symptoms: list[str]
+    reward_symptoms: list[str]
+    topics: dict[str, Topic]
+    estimates: dict[str, str]
+    faults: dict[str, str]
+    notes: dict[str, str]
+
+
+_MESSAGES = msgspec.toml.decode(Path(__file__).with_name("messages.toml").read_bytes(), type=_Messages)
+TOPICS, ESTIMATES = _MESSAGES.topics, _MESSAGES.estimates
+"""The topics by the part of `Result.family` before the slash; printed names of estimates."""
 
 
 class AuditError(UserError):
@@ -68,13 +79,14 @@ class Note:
     place: str = ""
 
 
-def note(name: str, template: str, place: str = "", /, **values: Any) -> Note:
-    """Build a note whose text is the template filled with the values; `place` is its source.
+def note(key: str, place: str = "", /, **values: Any) -> Note:
+    """Build a note whose text `messages.toml` has under a key: its name, and a colon and a word if it has several.
 
-    >>> note("reward", "{share:.0%} of rewards", share=0.5).text
-    '50% of rewards'
+    >>> note("away", count=64, name="base")
+    Note(name='away', text='64 ids ruled out base', values={'count': 64, 'name': 'base'}, place='')
     """
-    return Note(name, template.format(**values), values, place)
+    text = _MESSAGES.notes[key].format(program=called_as(), **values)
+    return Note(key.partition(":")[0], text, values, place)
 
 
 @dataclass(frozen=True)
@@ -153,17 +165,17 @@ def _result(family: str, outcome: str, probe: str = "", **fields: Any) -> Result
     return Result(family, outcome, probe or TOPICS[family.partition("/")[0]].probe, **fields)
 
 
-def fault(family: str, message: str, values: dict[str, Any] | None = None, /, **fields: Any) -> Result:
-    """Build a fault; its message is a template filled with the values.
+def fault(key: str, values: dict[str, Any] | None = None, /, **fields: Any) -> Result:
+    """Build a fault whose message `messages.toml` has under a key: its family, and a colon and a word for a variant.
 
     By default the probe is the topic's, and the code is `code_of` the family.
 
-    >>> fault("rewards/constant", "all rewards are {lowest:g}", {"lowest": 0.0}).message
-    'all rewards are 0'
+    >>> fault("masks/nothing", {"count": 8}).message
+    'no token of 8 samples is in the loss'
     """
-    values = values or {}
+    values, family = values or {}, key.partition(":")[0]
     fields["code"] = fields.get("code") or code_of(family)
-    return _result(family, FAULT, message=message.format(**values), values=values, **fields)
+    return _result(family, FAULT, message=_MESSAGES.faults[key].format(**values), values=values, **fields)
 
 
 def code_of(family: str) -> str:
@@ -187,10 +199,9 @@ def undecided(family: str, need: Note, /, **fields: Any) -> Result:
     return _result(family, NOT_DECIDED, needed=(need,), **fields)
 
 
-def skipped(family: str, name: str, needed: str, /, *, decisive: bool = False, **values: Any) -> Result:
-    """Build the result of a skipped check with one note `name`, whose text is the template `needed` with the values."""
-    need = note(name, needed, **values)
-    return _result(family, SKIPPED, values=values, needed=(need,), decisive=decisive)
+def skipped(family: str, key: str, /, *, decisive: bool = False, **values: Any) -> Result:
+    """Build the result of a skipped check; the note of this key and these values says what it needs."""
+    return _result(family, SKIPPED, values=values, needed=(note(key, **values),), decisive=decisive)
 
 
 def masked(family: str, by: str, /, **fields: Any) -> Result:
@@ -233,41 +244,23 @@ class Audit:
         return tuple(result for result in self.results if result.outcome == outcome)
 
 
-# Faults that others often cause; the second table has those which only show that the reward is bad.
-_SYMPTOMS = (
-    "curves/kl_explosion", "curves/entropy_explosion", "curves/length_collapse", "curves/gradient_spikes",
-    "curves/clip", "curves/truncation",
-)  # fmt: skip
-_REWARD_SYMPTOMS = (
-    "rewards/constant", "rewards/no_spread", "rewards/little_spread", "metrics/dead_reward", "metrics/no_spread",
-    "metrics/little_spread", "curves/reward_collapse", "curves/flat_reward",
-)  # fmt: skip
-
-
 def put_causes_first(*results: Result) -> tuple[Result, ...]:
-    """Return the results; faults that are often symptoms (`_SYMPTOMS`, `_REWARD_SYMPTOMS`) come last.
+    """Return the results; faults that are often symptoms (two lists in `messages.toml`) come last.
 
-    A fault in `_REWARD_SYMPTOMS` that is not the first fault names the first as probable cause instead of its own,
-    unless the first began later.
+    A fault of the second list that is not the first fault names the first as probable cause instead of its own, unless
+    the first began later.
     """
-
-    def rank(result: Result) -> int:
-        symptoms = (*_SYMPTOMS, *_REWARD_SYMPTOMS)
-        return symptoms.index(result.family) + 1 if result.is_fault and result.family in symptoms else 0
-
-    ordered = sorted(results, key=rank)
+    symptoms = ["", *_MESSAGES.symptoms, *_MESSAGES.reward_symptoms]
+    ranks = {family: rank for rank, family in enumerate(symptoms)}
+    ordered = sorted(results, key=lambda result: ranks.get(result.family, 0) if result.is_fault else 0)
     root = next((result for result in ordered if result.is_fault), None)
-    if root is None:
-        return tuple(ordered)
-    consequence = note("consequence_of", "probably a consequence of: {root}", root=root.message)
-
-    def with_root(result: Result) -> Result:
-        facts = tuple(fact for fact in result.evidence if fact.name != "cause")
-        is_symptom = result.is_fault and result.family in _REWARD_SYMPTOMS and result is not root
-        follows = root.values.get("start", 0) <= result.values.get("start", math.inf)
-        return replace(result, evidence=(consequence, *facts)) if is_symptom and follows else result
-
-    return tuple(map(with_root, ordered))
+    for index, result in enumerate(ordered):
+        is_symptom = result.is_fault and result.family in _MESSAGES.reward_symptoms and result is not root
+        if root and is_symptom and root.values.get("start", 0) <= result.values.get("start", math.inf):
+            facts = (fact for fact in result.evidence if fact.name != "cause")
+            evidence = (note("consequence_of", root=root.message), *facts)
+            ordered[index] = replace(result, evidence=evidence)
+    return tuple(ordered)
 
 
 def is_open(result: Result) -> bool:

@@ -145,22 +145,15 @@ class Curves:
         return notes
 
     def report(
-        self,
-        episode: Episode | None,
-        family: str,
-        message: str,
-        *quoted: str,
-        causes: str = "",
-        **values: Any,
+        self, episode: Episode | None, key: str, *quoted: str, causes: str = "", **values: Any
     ) -> Result | None:
         """Return an episode as a fault; None without an episode.
 
         Args:
             episode: The steps in which the symptom holds.
-            family: The class of faults.
-            message: A template; it may use the quoted metrics, `span`, `count` and the values.
+            key: Key of the message, which may use the quoted metrics, `span`, `count` and the values.
             quoted: Metrics to quote from the first step.
-            causes: Key of the possible causes, which become evidence, if it is not the family.
+            causes: Key of the possible causes, which become evidence, if it is not that of the message.
             values: Further values for the message.
         """
         if episode is None:
@@ -178,8 +171,8 @@ class Curves:
         steps = {"span": span, "count": count, "place": row.place, "open": episode.open}
         steps["start"] = places.index(row.place)
         values = numbers | steps | values
-        evidence = (Note("metric_line", text, numbers, row.place), *self.causes(causes or family))
-        return fault(family, message, values, count=count, evidence=evidence)
+        evidence = (Note("metric_line", text, numbers, row.place), *self.causes(causes or key))
+        return fault(key, values, count=count, evidence=evidence)
 
 
 def check_metrics(series: Sequence[MetricSeries]) -> list[Result]:
@@ -190,8 +183,7 @@ def check_metrics(series: Sequence[MetricSeries]) -> list[Result]:
     """
     longest = max((len(entry.rows) for entry in series), default=0)
     if not longest:
-        need = "metrics of the run: trainer_state.json, metrics.jsonl or a log"
-        return [skipped(topic, "want_metrics", need) for topic in ("metrics", "curves")]
+        return [skipped(topic, "want_metrics") for topic in ("metrics", "curves")]
     faults: dict[str, Result] = {}
     for curves in (Curves(entry.rows) for entry in series):
         for result in (*(check(curves) for check in _CHECKS), *_shifts(curves)):
@@ -202,8 +194,7 @@ def check_metrics(series: Sequence[MetricSeries]) -> list[Result]:
     if "metrics" not in topics:
         results.append(clean("metrics", count=sum(len(entry.rows) for entry in series)))
     if "curves" not in topics and longest < MIN_STEPS:
-        need = "metrics of {least} steps or more; found {count}"
-        results.append(skipped("curves", "want_steps", need, least=MIN_STEPS, count=longest))
+        results.append(skipped("curves", "want_steps:curves", least=MIN_STEPS, count=longest))
     elif "curves" not in topics:
         results.append(clean("curves", count=longest))
     return results
@@ -223,11 +214,9 @@ def check_learning(series: Sequence[MetricSeries], rewards: Sequence[Result] = (
     if steps < MIN_STEPS and any(result.is_clean for result in rewards):
         return clean("learning", count=rewards[0].count, decisive=True)
     if steps < MIN_STEPS:
-        need = "reward with reward_std, grad_norm or zero-spread share of {least} steps; found {count}"
-        return skipped("learning", "want_reward", need, decisive=True, least=MIN_STEPS, count=steps)
-    text = "{share:.0%} of rollouts produced no gradient: all rewards of their group are equal"
+        return skipped("learning", "want_reward", decisive=True, least=MIN_STEPS, count=steps)
     flat = best.column("all_alike")
-    facts = (note("no_gradient_share", text, share=stats.mean(flat)),) if flat else ()
+    facts = (note("no_gradient_share", share=stats.mean(flat)),) if flat else ()
     return clean("learning", count=steps, evidence=facts, decisive=True)
 
 
@@ -241,11 +230,9 @@ def _trained_nothing(curves: Curves) -> Result | None:
     for row in curves.rows:
         rate, runtime = (row.printed.get(f"train_{name}", 0.0) for name in ("steps_per_second", "runtime"))
         if runtime and rate > MAX_STEPS_PER_S and not (has_steps and row.printed.get("train_loss")):
-            message = "nothing was trained: {steps:.0f} steps in {runtime:.3g} s; the run resumed at its end"
-            fact = note("metric_line", "train_runtime {runtime:.4g} s", row.place, runtime=runtime)
+            evidence = (note("metric_line:runtime", row.place, runtime=runtime), *curves.causes("resume"))
             values = {"steps": rate * runtime, "runtime": runtime}
-            evidence = (fact, *curves.causes("resume"))
-            return fault("metrics/trained_nothing", message, values, count=1, evidence=evidence)
+            return fault("metrics/trained_nothing", values, count=1, evidence=evidence)
     return None
 
 
@@ -259,10 +246,8 @@ def _reference_kl(curves: Curves) -> Result | None:
     if first <= _KL_FLOOR:
         return None
     if first >= _KL_ALARM:
-        message = "KL to the reference is {kl:.3g} before the first update: the reference is another model"
-        return curves.report(Episode(rows[:1], open=False), "metrics/reference", message, "kl")
-    text = "the engine's type: rounding alone makes {floor:g} in bfloat16, a fault {alarm:g}"
-    need = note("want_dtype", text, floor=_KL_FLOOR, alarm=_KL_ALARM)
+        return curves.report(Episode(rows[:1], open=False), "metrics/reference", "kl")
+    need = note("want_dtype", floor=_KL_FLOOR, alarm=_KL_ALARM)
     return undecided("metrics/reference", need, residual=first, floor=_KL_FLOOR, alarm=_KL_ALARM, count=1)
 
 
@@ -271,13 +256,12 @@ def _not_a_number(curves: Curves) -> Result | None:
 
     If it recovered from such values before, the last ones count only if they are at least six in a row.
     """
-    message = "{name} is NaN or infinite {span}, and never recovers"
     for name in _UPDATE:
         rows = [row for row in curves.rows if name in row.values]
         finite = [index for index, row in enumerate(rows) if math.isfinite(row.values[name])]
         bad = rows[finite[-1] + 1 if finite else 0 :]
         if bad and (len(bad) >= 6 or len(bad) + len(finite) == len(rows)):
-            return curves.report(Episode(tuple(bad)), "metrics/nan", message, name, name=name)
+            return curves.report(Episode(tuple(bad)), "metrics/nan", name, name=name)
     return None
 
 
@@ -325,25 +309,20 @@ def _no_reward_spread(curves: Curves) -> Result | None:
             options["causes"] = "equal_in_groups"
         elif len({row.values["reward"] for row in episode.rows}) == 1:
             options |= {"steps": len(rewards), "causes": "reward"}
-            message = "the reward is {reward:.3g} for every completion {span}: "
-            message += "rewards gave no gradient in {count} of {steps} steps"
-            return curves.report(episode, "metrics/dead_reward", message, *quoted, **options)
+            return curves.report(episode, "metrics/dead_reward", *quoted, **options)
     elif rewards and stats.median(rewards[-10:]) >= 0.9 and rewards[-1] > min(rewards):
         return None  # the task is solved
     if episode := episode or curves.longest_episode(quoted, lambda share: share >= 1, 6):
-        message = "no group has rewards that differ {span}: rewards gave no gradient in {count} steps"
-        return curves.report(episode, "metrics/no_spread", message, *quoted, **options)
+        return curves.report(episode, "metrics/no_spread", *quoted, **options)
     is_constant = len(rewards) >= MIN_STEPS and len(set(rewards)) == 1
     if is_constant and not any(map(curves.column, ("reward_std", "all_alike", *_RANGES[0]))):
-        text = "reward_std, or the least and the largest reward: the mean is {reward:g} in all {count} steps"
-        need = note("want_spread", text, reward=rewards[0], count=len(rewards))
+        need = note("want_spread:constant", reward=rewards[0], count=len(rewards))
         return undecided("metrics/dead_reward", need, count=len(rewards))
     rows = curves.select("all_alike")[-20:]
     share = stats.median([row.values["all_alike"] for row in rows])
     if len(rows) < 6 or share <= MAX_FLAT_SHARE:
         return None
-    message = "{share:.0%} of groups have no reward spread in the last {count} steps: they give no gradient"
-    return curves.report(Episode(rows), "metrics/little_spread", message, *quoted, **options, share=share)
+    return curves.report(Episode(rows), "metrics/little_spread", *quoted, **options, share=share)
 
 
 def _no_gradient(curves: Curves) -> Result | None:
@@ -354,8 +333,7 @@ def _no_gradient(curves: Curves) -> Result | None:
     mixed = Curves(tuple(row for row in curves.rows if row.values.get("all_alike", 0) < 1))
     names = ("grad_norm", "reward_std")
     episode = mixed.longest_episode(names, lambda norm, spread: is_zero(norm) and spread > 0, least)
-    message = "rewards differ (reward_std {reward_std:.3g}), and the gradient is 0 {span} ({count} steps)"
-    return curves.report(episode, "metrics/no_gradient", message, *names, causes="no_gradient")
+    return curves.report(episode, "metrics/no_gradient", *names, causes="no_gradient")
 
 
 def _zero_learning_rate(curves: Curves) -> Result | None:
@@ -363,18 +341,16 @@ def _zero_learning_rate(curves: Curves) -> Result | None:
 
     Skipped if it was printed as 0.000 in all steps, which may be rounded.
     """
-    rows, message = curves.select("lr"), "the learning rate is 0 in all {count} logged steps"
+    rows = curves.select("lr")
     if any(curves.column("lr")):
         late = curves.longest_episode(("lr",), is_zero, max(MIN_STEPS, len(rows) // 10))
-        message = "the learning rate is 0 {span}: {count} of {steps} steps change nothing"
         late = late if late and late.open else None
-        return curves.report(late, "metrics/rate_zero", message, "lr", causes="rate_ends", steps=len(rows))
+        return curves.report(late, "metrics/rate_zero:ends", "lr", causes="rate_ends", steps=len(rows))
     if len(rows) < 3:
         return None
     if not all(map(is_zero, curves.column("lr"))):
-        need = "a learning rate with more digits: it is printed as {printed}"
-        return skipped("metrics/rate_zero", "want_digits", need, printed="0.000")
-    return curves.report(Episode(rows), "metrics/rate_zero", message, "lr")
+        return skipped("metrics/rate_zero", "want_digits", printed="0.000")
+    return curves.report(Episode(rows), "metrics/rate_zero", "lr")
 
 
 def _truncation(curves: Curves) -> Result | None:
@@ -382,8 +358,7 @@ def _truncation(curves: Curves) -> Result | None:
     rows = curves.select("capped")
     options: dict[str, Any] = {"causes": "curves/truncation"}
     if len(rows) >= 3 and set(curves.column("capped")) == {1}:
-        message = "every completion of all {count} logged steps ends at the length limit"
-        return curves.report(Episode(rows), "metrics/all_cut", message, "capped", **options)
+        return curves.report(Episode(rows), "metrics/all_cut", "capped", **options)
     episode = curves.longest_episode(("capped",), lambda share: 0.5 <= share <= 1, MIN_STEPS)
     if episode is None or not episode.open:
         return None
@@ -391,8 +366,7 @@ def _truncation(curves: Curves) -> Result | None:
     is_grown = last > 2 * max(1.0, first)
     growth = f"; mean length grew from {first:.0f} to {last:.0f} tokens" if is_grown else ""
     options |= {"growth": growth, "share": stats.median([row.values["capped"] for row in episode.rows])}
-    message = "{share:.0%} of completions are cut at the length limit {span}{growth}"
-    return curves.report(episode, "curves/truncation", message, "capped", **options)
+    return curves.report(episode, "curves/truncation", "capped", **options)
 
 
 def _mismatch(curves: Curves) -> Result | None:
@@ -403,36 +377,31 @@ def _mismatch(curves: Curves) -> Result | None:
         limit = max(least, factor * max(first, floor))
         options: dict[str, Any] = {"name": name}
         if len(values) >= 3 and first > alarm:
-            message = "engine and trainer disagree from the start: {name} {now:.3g}"
             options |= {"now": stats.median(values)}
-            return curves.report(Episode(curves.select(name)), "metrics/unlike", message, name, **options)
+            return curves.report(Episode(curves.select(name)), "metrics/unlike", name, **options)
         if len(values) >= 2 * MIN_STEPS and last >= limit:
             late = curves.departure(name, lambda value, bound=limit: abs(value) >= bound)  # type: ignore[misc]
-            message = "engine and trainer drift apart {span}: {name} went from {first:.2g} to {last:.2g}"
             options |= {"first": first, "last": last}
-            return curves.report(late, "metrics/drifting", message, name, **options)
+            return curves.report(late, "metrics/drifting", name, **options)
     return None
 
 
 def _clip_ratio(curves: Curves) -> Result | None:
     """Find five or more successive steps in which at least 90 % of tokens are clipped."""
     episode = curves.longest_episode(("clip",), lambda value: 0.9 <= value <= 1, 5)
-    message = "{clip:.0%} of tokens are clipped {span}: they get no gradient"
-    return curves.report(episode, "curves/clip", message, "clip")
+    return curves.report(episode, "curves/clip", "clip")
 
 
-# Metric, kind of fault, message; whether the medians of the first and the last eighth of the run show a fault,
-# and whether a value does.
-_SHIFTS: tuple[tuple[str, str, str, Callable[..., bool], Callable[..., bool]], ...] = (
-    ("entropy", "entropy_collapse", "entropy fell from {first:.3g} to {last:.2g}; it is low {span}",
+# Metric, family of the fault; whether the medians of the first and the last eighth of the run show it, and whether a
+# value does.
+_SHIFTS: tuple[tuple[str, str, Callable[..., bool], Callable[..., bool]], ...] = (
+    ("entropy", "curves/entropy_collapse",
      lambda first, last: first > 0.02 and last < 0.1 * first, lambda first, _, value: value < 0.1 * first),
-    ("entropy", "entropy_explosion",
-     "entropy rose from {first:.3g} to {last:.3g} {span}: completions become random",
+    ("entropy", "curves/entropy_explosion",
      lambda first, last: last >= max(3 * first, first + 1) and first > 0, lambda _, last, value: value > 0.5 * last),
-    ("length", "length_collapse",
-     "the mean completion length fell from {first:.0f} to {last:.0f} tokens {span}",
+    ("length", "curves/length_collapse",
      lambda first, last: first >= 40 and last < 0.15 * first, lambda first, _, value: value < 0.3 * first),
-    ("kl", "kl_explosion", "the KL to the reference rose from {first:.2g} to {last:.3g}; it is high {span}",
+    ("kl", "curves/kl_explosion",
      lambda first, last: last > min(max(1, 20 * first), max(10, 5 * first)),
      lambda _, last, value: value > 0.25 * last),
 )  # fmt: skip
@@ -440,11 +409,11 @@ _SHIFTS: tuple[tuple[str, str, str, Callable[..., bool], Callable[..., bool]], .
 
 def _shifts(curves: Curves) -> Iterator[Result | None]:
     """Find collapse and explosion of entropy, collapse of the length, and explosion of the KL (`_SHIFTS`)."""
-    for name, kind, message, is_fault, holds in _SHIFTS:
+    for name, family, is_fault, holds in _SHIFTS:
         first, last = curves.first_and_last_level(name)
         if is_fault(first, last):
             late = curves.departure(name, partial(holds, first, last))
-            yield curves.report(late, f"curves/{kind}", message, name, first=first, last=last)
+            yield curves.report(late, family, name, first=first, last=last)
 
 
 def _gradient_spikes(curves: Curves) -> Result | None:
@@ -463,10 +432,8 @@ def _gradient_spikes(curves: Curves) -> Result | None:
     spikes, (times, index) = sum(ratio > 20 for ratio, _ in ratios), max(ratios, default=(0.0, 0))
     if not spikes or (spikes < 3 and times < 100):
         return None
-    message = "{spikes} gradient spikes; the largest, {grad_norm:.3g}, is {times:.0f} times the usual norm"
-    options: dict[str, Any] = {"spikes": spikes, "times": times}
     episode = Episode((rows[index],), open=False)
-    return curves.report(episode, "curves/gradient_spikes", message, "grad_norm", **options)
+    return curves.report(episode, "curves/gradient_spikes", "grad_norm", spikes=spikes, times=times)
 
 
 def _reward_without_trend(curves: Curves) -> Result | None:
@@ -486,9 +453,8 @@ def _reward_without_trend(curves: Curves) -> Result | None:
         return None
     measured: dict[str, Any] = {"level": level, "slope": slope, "noise": noise}
     measured |= {"lowest": min(values), "highest": max(values)}
-    message = "the reward has no trend in {count} logged steps: median {level:.3g}, from {lowest:.3g} to {highest:.3g}"
     causes = "" if abs(level) > 0.02 else "reward"
-    return curves.report(Episode(rows), "curves/flat_reward", message, "reward", causes=causes, **measured)
+    return curves.report(Episode(rows), "curves/flat_reward", "reward", causes=causes, **measured)
 
 
 def _peak_and_last(values: list[float], width: int) -> tuple[float, float, float]:
@@ -506,9 +472,7 @@ def _reward_collapse(curves: Curves) -> Result | None:
     if peak <= 0 or last > 0.5 * peak or peak - last < 5 * noise:
         return None
     late = curves.departure("reward", lambda value: value <= 0.5 * peak)
-    options: dict[str, Any] = {"peak": peak, "last": last}
-    message = "the reward fell from {peak:.3g} to {last:.3g} {span}"
-    return curves.report(late, "curves/reward_collapse", message, "reward", **options)
+    return curves.report(late, "curves/reward_collapse", "reward", peak=peak, last=last)
 
 
 def _evaluation_falls(curves: Curves) -> Result | None:
@@ -529,8 +493,7 @@ def _evaluation_falls(curves: Curves) -> Result | None:
         return None
     late = Curves(rows[index:]).last_episode("eval_reward", lambda value: value < best - 0.25 * (best - now))
     options: dict[str, Any] = {"best": best, "now": now, "first": first, "last": last}
-    message = "the evaluation reward fell from {best:.3g} to {now:.3g} {span}, the training reward rose to {last:.3g}"
-    return curves.report(late, "curves/evaluation_falls", message, "eval_reward", **options)
+    return curves.report(late, "curves/evaluation_falls", "eval_reward", **options)
 
 
 def _function_falls(curves: Curves) -> Result | None:
@@ -544,9 +507,8 @@ def _function_falls(curves: Curves) -> Result | None:
         noise = stats.median([abs(b - a) for a, b in pairwise(one.column(name))])
         if len(one.rows) >= 3 * MIN_STEPS and 0 < before >= 2 * after and before - after > 5 * noise:
             late = one.departure(name, lambda value, limit=0.5 * before: value <= limit)  # type: ignore[misc]
-            text = "{name} fell from {before:.3g} to {after:.3g} {span}, the reward rose to {last:.3g}"
             levels: dict[str, Any] = {"name": name, "before": before, "after": after, "last": last}
-            return curves.report(late, "curves/function_falls", text, name, **levels)
+            return curves.report(late, "curves/function_falls", name, **levels)
     return None
 
 
@@ -566,32 +528,15 @@ def _zero_reward_function(curves: Curves) -> Result | None:
     nonzero = [name for name, values in means.items() if any(values)]
     if not zero or not nonzero:
         return None
-    text = "the reward function {name} is 0 in all {count} logged steps; {others} is not"
-    values = {"name": zero[0], "count": len(means[zero[0]]), "others": nonzero[0]}
-    fact = note("notice", text, **values)
+    values: dict[str, Any] = {"name": zero[0], "count": len(means[zero[0]]), "others": nonzero[0]}
+    fields = {"count": values["count"], "evidence": (note("notice:zero_function", **values),)}
     if all(map(_FORMAT_NAME.search, zero)):
-        return clean("metrics/zero_function", count=values["count"], evidence=(fact,))
-    text = "print a right completion and the reward that {name} gives it"
-    need = note("want_matching_reward", text, **values)
-    return undecided("metrics/zero_function", need, count=values["count"], evidence=(fact,))
-
-
-def _missing_steps(curves: Curves) -> Result | None:
-    """Find a jump of the step counter far above the logging interval; the result is clean with a notice."""
-    rows = [row for row in curves.rows if row.step is not None and "reward" in row.values]
-    gaps = [(b.step - a.step, b) for a, b in pairwise(rows) if b.step > a.step]  # type: ignore[operator]
-    usual = stats.median([gap for gap, _ in gaps])
-    gap, row = max(gaps, key=lambda entry: entry[0], default=(0, None))
-    if row is None or len(gaps) < MIN_STEPS or gap < max(10, 5 * usual):
-        return None
-    text = "the step goes from {before} to {after}, usually by {usual:g}: steps are missing, or these are two runs"
-    values = {"before": (row.step or 0) - gap, "after": row.step, "usual": usual}
-    fact = note("notice", text, row.place, **values)
-    return clean("metrics/missing_steps", count=len(rows), evidence=(fact,))
+        return clean("metrics/zero_function", **fields)
+    return undecided("metrics/zero_function", note("want_matching_reward", **values), **fields)
 
 
 _CHECKS: tuple[Callable[[Curves], Result | None], ...] = (
     _trained_nothing, _reference_kl, _not_a_number, _no_reward_spread, _no_gradient, _zero_learning_rate,
     _truncation, _mismatch, _clip_ratio, _evaluation_falls, _function_falls, _gradient_spikes, _reward_without_trend,
-    _reward_collapse, _zero_reward_function, _missing_steps,
+    _reward_collapse, _zero_reward_function,
 )  # fmt: skip

@@ -62,10 +62,8 @@ def check_unchanged(server: Server, comparison: CacheComparison, floor: float) -
     off = _distance(comparison.answer, server.next_ids(comparison.prompt))
     if off <= _CACHE_ALARM * max(floor, 1e-5):
         return None
-    message = "the server changed during the audit: log-probs after one prompt differ by {off:.2g}"
-    fact = note("repeated", "the same request at the start and at the end of the audit, without a cache salt")
-    fields: dict[str, Any] = {"evidence": (fact, *Curves(()).causes("server_changed")), "count": 2}
-    return fault("replicas/changed", message, {"off": off}, residual=off, floor=floor, **fields)
+    evidence = (note("repeated"), *Curves(()).causes("server_changed"))
+    return fault("replicas/changed", {"off": off}, residual=off, floor=floor, evidence=evidence, count=2)
 
 
 def _distance(plain: dict[int, float], salted: dict[int, float]) -> float:
@@ -83,18 +81,13 @@ def check_cache(comparison: CacheComparison, floor: float, hiding: str = "") -> 
     """
     limit = _CACHE_ALARM * max(floor, 1e-5)
     if comparison.worst <= limit and comparison.hit is not True:
-        need = "prompts that are in the prefix cache: give some of the run (`prompts` in --trainer-config)"
-        return replace(skipped("cache", "nothing_cached", need), tokens=comparison.tokens)
-    text = "{prompts} prompts, with and without the cache: next log-probs differ by {worst:.2g} at most"
-    fact = note("twins", text, worst=comparison.worst, prompts=comparison.prompts)
+        return replace(skipped("cache", "nothing_cached"), tokens=comparison.tokens)
+    fact = note("twins", worst=comparison.worst, prompts=comparison.prompts)
     fields: dict[str, Any] = {"tokens": comparison.tokens, "evidence": (fact,)}
     if comparison.worst > limit and hiding:
         return masked("cache", hiding, **fields)
     fields |= {"residual": comparison.worst, "floor": floor, "alarm": limit, "count": comparison.prompts}
-    if comparison.worst <= limit:
-        return clean("cache", **fields)
-    text = "keys of older weights are served from the prefix cache: a cached prompt differs from the same uncached one"
-    return fault("cache/stale", text, **fields)
+    return clean("cache", **fields) if comparison.worst <= limit else fault("cache/stale", **fields)
 
 
 def check_replicas(server: Server, ids: Sequence[int], exact: Any, floor: float, alarm: float) -> Result:
@@ -119,8 +112,7 @@ def check_replicas(server: Server, ids: Sequence[int], exact: Any, floor: float,
     fields: dict[str, Any] = {"floor": floor, "alarm": limit, "count": len(rows)}
     if most <= limit or most - least <= 0.5 * alarm:
         return clean("replicas", residual=None if exact is None else most, **fields)
-    message = "servers with different weights answer: log-probs off by {first:.2g} and by {residual:.2g}"
-    return fault("replicas/weights", message, {"residual": most, "first": least}, residual=most, **fields)
+    return fault("replicas/weights", {"residual": most, "first": least}, residual=most, **fields)
 
 
 def hides_weights(replicas: Result, weights: Result) -> bool:

@@ -85,8 +85,7 @@ def _identify(scores: Scores, against: Sequence[Reference]) -> Identification:
     elif scores.at_floor:
         result = clean("weights", **scores.result_fields)
     else:
-        text = "--tokens {tokens}, or the engine's dtype (/server_info with VLLM_SERVER_DEV_MODE=1)"
-        need = note("more_tokens", text, tokens=len(scores.engine) * 5)
+        need = note("more_tokens:dtype", tokens=len(scores.engine) * 5)
         result = undecided("weights", need, **scores.result_fields)
     result = replace(result, evidence=(*result.evidence, *notes))
     return Identification(result, weights, scores.dtype, floor)
@@ -98,9 +97,9 @@ def _compute_others(scores: Scores, against: Sequence[Reference]) -> tuple[Sibli
     notes: list[Note] = []
     for sibling in against:
         if not scores.reference.has_same_tensors(sibling):
-            notes.append(note("does_not_fit", "{name} has other tensors", name=sibling.name))
+            notes.append(note("does_not_fit", name=sibling.name))
         elif _is_far(scores, sibling):
-            notes.append(note("away", "{count} ids ruled out {name}", count=_FEW_IDS, name=sibling.name))
+            notes.append(note("away", count=_FEW_IDS, name=sibling.name))
         else:
             computed.append((sibling, scores.scores_of(sibling)))
         sibling.release()
@@ -122,8 +121,7 @@ def _find_version(scores: Scores, siblings: Siblings, notes: list[Note]) -> tupl
     for sibling, exact in siblings:
         slope = project(scores.difference, exact - scores.exact)
         if slope.distance == 0 or slope.error > _MAX_ERROR:
-            text = "{name} cannot be told from it by so few tokens ({apart:.2g} apart)"
-            notes.append(note("too_near", text, name=sibling.name, apart=slope.distance))
+            notes.append(note("too_near", name=sibling.name, apart=slope.distance))
         else:
             candidates.append((scores.residual_of(exact), slope, sibling))
     if not candidates:
@@ -140,12 +138,11 @@ def _find_version(scores: Scores, siblings: Siblings, notes: list[Note]) -> tupl
     version = Estimate("version", sibling.name, expected=scores.reference.name)
     estimates = (version, _estimate("slope", slope.value, slope.error, 0.0))
     fields: dict[str, Any] = {"residual": residual, "estimates": estimates}
-    message = "the engine holds the weights of {name}, not the checkpoint's"
-    fields["code"] = "SYN003" if sibling.name == "base" else ""
+    key, fields["code"] = "weights/version", "SYN003" if sibling.name == "base" else ""
     if scores.reference.has_adapter and not sibling.has_adapter:
-        message = "the engine does not apply the adapter: it has the weights of its base, {name}"
+        key = "weights/version:base"
         fields |= {"code": "SYN026", "evidence": tuple(Curves(()).causes("adapter_missing"))}
-    return _fault(scores, "weights/version", message, {"name": sibling.name}, **fields), sibling
+    return _fault(scores, key, {"name": sibling.name}, **fields), sibling
 
 
 def _estimate(name: str, value: float, error: float, expected: float = 1.0) -> Estimate:
@@ -153,8 +150,8 @@ def _estimate(name: str, value: float, error: float, expected: float = 1.0) -> E
     return Estimate(name, value, value - 2 * error, value + 2 * error, expected)
 
 
-def _fault(scores: Scores, family: str, message: str, values: dict[str, Any], **fields: Any) -> Result:
-    return fault(family, message, values, **scores.result_fields | {"probe": "P3"} | fields)
+def _fault(scores: Scores, key: str, values: dict[str, Any], **fields: Any) -> Result:
+    return fault(key, values, **scores.result_fields | {"probe": "P3"} | fields)
 
 
 def _find_other_weights(scores: Scores, siblings: Siblings) -> tuple[Result, Reference | None]:
@@ -196,9 +193,10 @@ def _find_adapter_factor(scores: Scores) -> tuple[Result, Reference] | None:
     residual = scores.residual_of(at_value)
     if residual > scores.alarm:
         return None
-    message = "the engine adds the adapter to its base {times:.2f} times"
-    fields: dict[str, Any] = {"residual": residual, "estimates": (_estimate("adapter", value, slope.error),)}
-    return _fault(scores, "weights/adapter", message, {"times": value}, **fields), weights
+    estimates = (_estimate("adapter", value, slope.error),)
+    return _fault(
+        scores, "weights/adapter", {"times": value}, residual=residual, estimates=estimates
+    ), weights
 
 
 def _find_newer(scores: Scores, siblings: Siblings) -> Result | None:
@@ -219,19 +217,10 @@ def _find_newer(scores: Scores, siblings: Siblings) -> Result | None:
     cosine = float(ahead @ last_step) / (float(ahead.norm()) * float(last_step.norm()) or 1.0)
     if slope.value - 1 <= _BEYOND_SIGMAS * slope.error or cosine <= _MIN_COSINE:
         return None
-    text = "not a fault if the trainer went on since; audit with the checkpoint that was synced last"
     values = {"name": newest.name, "before": before.name, "slope": slope.value}
-    estimates, evidence = (_estimate("way", slope.value, slope.error),), (Note("went_on", text),)
+    estimates, evidence = (_estimate("way", slope.value, slope.error),), (note("went_on"),)
     fields: dict[str, Any] = {"residual": slope.residual, "estimates": estimates, "evidence": evidence}
-    message = "the engine's weights are newer than {name}: {slope:.2f} of the way to it from {before}"
-    return _fault(scores, "weights/newer", message, values, **fields)
-
-
-_LINES = {
-    "weights/older": "the engine's weights lie beyond {name}, {slope:.2f} times as far: give an older one by --against",
-    "weights/beyond": "the engine's weights lie {slope:.2f} times as far from {name} as the checkpoint does",
-    "weights/between": "the engine's weights lie {slope:.2f} of the way from {name} to the checkpoint",
-}
+    return _fault(scores, "weights/newer", values, **fields)
 
 
 def _line_fault(scores: Scores, slope: Slope, sibling: Reference) -> Result:
@@ -240,15 +229,12 @@ def _line_fault(scores: Scores, slope: Slope, sibling: Reference) -> Result:
     if slope.value > 1:
         family, way = "weights/older", slope.value
     values, estimate = {"slope": way, "name": sibling.name}, _estimate("way", way, slope.error)
-    fields: dict[str, Any] = {"residual": slope.residual, "estimates": (estimate,)}
-    return _fault(scores, family, _LINES[family], values, **fields)
+    return _fault(scores, family, values, residual=slope.residual, estimates=(estimate,))
 
 
 def _unknown_fault(scores: Scores, siblings: Siblings) -> Result:
     """Report weights that none of the comparisons explains."""
-    text = "tried: {names}, parts of them, positions between them; rounding to {dtype} makes {floor:.2g}"
     names = ", ".join([scores.reference.name, *(sibling.name for sibling, _ in siblings)])
-    fact = note("off", text, off=scores.residual, floor=scores.floor, dtype=scores.dtype, names=names)
-    message = "the engine's weights or computation differ: log-probs of given ids are off by {off:.2g}"
+    fact = note("off", off=scores.residual, floor=scores.floor, dtype=scores.dtype, names=names)
     facts = (fact, *Curves(()).causes("unknown_weights"))
-    return _fault(scores, "weights/unknown", message, {"off": scores.residual}, probe="P1", evidence=facts)
+    return _fault(scores, "weights/unknown", {"off": scores.residual}, probe="P1", evidence=facts)

@@ -55,9 +55,7 @@ def _partial_fault(scores: Scores, other: Reference, stale: list[str], residual:
     version = Estimate("version", other.name, expected=scores.reference.name)
     fields = scores.result_fields | {"residual": residual, "probe": "P4"}
     fields["estimates"] = (Estimate("tensors", tuple(stale)), version)
-    message = "tensors of the checkpoint did not arrive: the engine still has those of {name} in {tensors}"
-    values = {"tensors": ", ".join(stale), "name": other.name}
-    return fault("weights/partial", message, values, **fields)
+    return fault("weights/partial", {"tensors": ", ".join(stale), "name": other.name}, **fields)
 
 
 def _group_tensors(names: Iterable[str]) -> dict[str, list[str]]:

@@ -40,9 +40,8 @@ def check_ids(
     gap = top - distribution.gather(1, observed.sampled_columns)[:, 0]
     chance = float(top.sum())
     if bool((gap <= _MAX_TIE).all()) and float((gap == 0).double().mean()) > 0.9 and chance < -12:
-        message = "greedy sampling: all {count} tokens are the most likely ones (by chance {chance:.1g})"
         values = {"count": count, "chance": math.exp(max(chance, -700.0))}
-        return fault("sampling/greedy", message, values, probe="P6", count=count)
+        return fault("sampling/greedy", values, probe="P6", count=count)
     if repeated := _check_seeds(completions, observed):
         return repeated
     total, mean, error = observed.total_logprob(sampling)
@@ -64,8 +63,7 @@ def _check_seeds(completions: Sequence[Completion], observed: Observed) -> Resul
     if same < 2 or log_chance > -20:
         return None
     values = {"same": same, "count": len(completions)}
-    message = "one seed for all samples: {same} of {count} repeat the one before them"
-    return fault("sampling/seed", message, values, probe="P6", count=len(completions))
+    return fault("sampling/seed", values, probe="P6", count=len(completions))
 
 
 def replace_refuted_results(
@@ -99,11 +97,10 @@ def _is_near(a: float, b: float) -> bool:
 def _raw_fault(observed: Observed, sampling: Sampling, expected: Sampling) -> Result:
     """Report log-probs of another temperature than that of the sampled ids."""
     value, error = _fit_temperature(observed, sampling)
-    message = "the log-probs are those of temperature {reported:.2f}, the samples those of {value:.2f}"
     interval = (value - 2 * error, value + 2 * error)
     estimate = Estimate("sampled at temperature", value, *interval, expected.temperature)
     values = {"value": value, "reported": sampling.temperature}
-    return fault("logprobs/raw", message, values, estimates=(estimate,), count=len(observed.ids))
+    return fault("logprobs/raw", values, estimates=(estimate,), count=len(observed.ids))
 
 
 def _fit_temperature(observed: Observed, sampling: Sampling) -> tuple[float, float]:
@@ -127,5 +124,4 @@ def make_undecided_if_raw(observed: Observed, result: Result, mode: str) -> Resu
     may_be_raw = not mode.startswith("processed") and observed.residual(Sampling()) <= (result.alarm or 0.0)
     if result.family != "sampling" or not result.is_clean or not may_be_raw:
         return result
-    text = "VLLM_SERVER_DEV_MODE=1, with which /server_info shows the mode, and --logprobs-mode processed_logprobs"
-    return replace(result, outcome=NOT_DECIDED, needed=(note("raw_logprobs", text),))
+    return replace(result, outcome=NOT_DECIDED, needed=(note("raw_logprobs"),))

@@ -9,16 +9,14 @@ because these do not show the parameters. `check_ends` checks how completions en
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from diagnostics import called_as
 from diagnostics.audit.live import sampled_ids, sampling_estimation
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.live.sampling_distribution import NAMES, Completion, Observed, Sampling, trimmed_mean
 from diagnostics.audit.live.sampling_estimation import Fit
 from diagnostics.audit.live.server_settings import TrainerSettings
-from diagnostics.audit.results import CLEAN, Estimate, Result, clean, fault, masked, note, undecided
+from diagnostics.audit.results import Estimate, Result, clean, code_of, fault, masked, note, undecided
 from diagnostics.audit.training_curves import Curves
 
 # Increase of --tokens that gives one more sampled token.
@@ -26,13 +24,6 @@ _TOKENS_PER_SAMPLE = 15
 # Multiples of the rounding error from which on a residual is a fault, and up to which it is clean.
 _ALARM, _UNDECIDED, _FLOAT32_ALARM = 1.8, 1.4, 12.0
 _MIN_FLOOR = 2e-6
-_MESSAGES = {
-    "top_p": "the engine samples within top_p {value:.4g}; the trainer computes with {expected:.4g}",
-    "top_k": "the engine samples from the {value} most likely tokens (top_k); the trainer computes with {expected}",
-    "temperature": "the engine samples at temperature {value:.3f}; the trainer computes with {expected:.3g}",
-    "min_p": "the engine drops tokens below min_p {value:.4g}; the trainer computes with {expected:.4g}",
-}
-_PENALTY = "the engine applies a {name} of {value:.3f}; the trainer computes with {expected:.3g}"
 
 
 def check_sampling(
@@ -55,7 +46,7 @@ def check_sampling(
     start = min((expected, Sampling(**trainer.request)), key=observed.residual)
     fit = sampling_estimation.fit_sampling(observed, start, _rounding_error(observed, native, start))
     results = _check_token_ids(completions)
-    fitted = _judge_fit(observed, fit, trainer, _rounding_error(observed, native, fit.sampling))
+    fitted = _judge_fit(observed, fit, expected, _rounding_error(observed, native, fit.sampling))
     if results and fitted[0].family == "sampling/law":  # without a fit the parameters are unknown
         fitted = [masked("sampling", "logprobs/token", residual=fitted[0].residual, decisive=True)]
     results += fitted
@@ -80,63 +71,41 @@ def _check_token_ids(completions: Sequence[Completion]) -> list[Result]:
     """Return a fault if log-probs are reported for other ids than the sampled ones."""
     pairs = [pair for entry in completions for pair in zip(entry.ids, entry.reported_ids, strict=False)]
     wrong = sum(sampled != reported for sampled, reported in pairs)
-    message = "{wrong} of {count} log-probs are of another token than the sampled one"
     values = {"wrong": wrong, "count": len(pairs)}
-    return [fault("logprobs/token", message, values, probe="P8")] if wrong else []
+    return [fault("logprobs/token", values, probe="P8")] if wrong else []
 
 
-def _judge_fit(observed: Observed, fit: Fit, trainer: TrainerSettings, floor: float) -> list[Result]:
+def _judge_fit(observed: Observed, fit: Fit, expected: Sampling, floor: float) -> list[Result]:
     """Return faults: an unknown cause if the fit is bad, else each changed parameter.
 
     A parameter that the trainer's settings state is a notice. Without a fault the result is clean, or undecided between
     the thresholds.
     """
-    expected = trainer.sampling
     count, times, alarm = len(observed.ids), fit.residual / floor, _FLOAT32_ALARM if floor < 1e-4 else _ALARM
     fields: dict[str, Any] = {
         "residual": fit.residual, "floor": floor, "alarm": alarm * floor, "count": count, "decisive": True,
     }  # fmt: skip
     if times > alarm:
         fields["evidence"] = tuple(Curves(()).causes("unexplained"))
-        return [fault("sampling/law", "no sampling parameters explain the reported log-probs", **fields)]
-    results = [
-        _compare_with_stated(_parameter_fault(observed, fit, expected, name, fields), trainer)
-        if name in fit.changed
-        else _stated_notice(fault(f"sampling/{name}", "", **fields), name, fit.sampling.value(name))
-        for name in NAMES
-        if fit.sampling.value(name) != expected.value(name)
-    ]
-    if results:
-        return results
+        return [fault("sampling/law", **fields)]
+    differing = [name for name in NAMES if fit.sampling.value(name) != expected.value(name)]
+    if differing:
+        return [_parameter_result(observed, fit, expected, name, fields) for name in differing]
     if times > _UNDECIDED and floor >= 1e-4:
-        need = note("more_tokens", "--tokens {tokens}", tokens=3 * _TOKENS_PER_SAMPLE * count)
+        need = note("more_tokens", tokens=3 * _TOKENS_PER_SAMPLE * count)
         return [undecided("sampling", need, **fields)]
     return [clean("sampling", **fields)]
 
 
-def _compare_with_stated(result: Result, trainer: TrainerSettings) -> Result:
-    """Turn the fault of a parameter into a notice if the trainer's settings state the engine's value."""
-    (estimate,) = result.estimates
-    stated, value = trainer.request.get(estimate.name), result.values["value"]
-    if estimate.name == "temperature" or stated is None or estimate.low is None or estimate.high is None:
-        return result
-    is_near = abs(value - stated) <= sampling_estimation.RANGES[estimate.name][3]
-    if not is_near and not estimate.low <= stated <= estimate.high:
-        return result
-    return _stated_notice(result, estimate.name, stated)
-
-
-def _stated_notice(result: Result, name: str, stated: float) -> Result:
-    """Return the fault of a parameter as a clean result with a notice that the trainer's settings state it."""
-    text = f"the server samples with {{name}} {{stated:g}}, as stated; see {called_as()} explain {{code}}"
-    values = {"name": name, "stated": stated, "code": result.code}
-    return replace(result, outcome=CLEAN, message="", code="", evidence=(note("notice", text, **values),))
-
-
-def _parameter_fault(
+def _parameter_result(
     observed: Observed, fit: Fit, expected: Sampling, name: str, fields: dict[str, Any]
 ) -> Result:
-    """Report one parameter with its value and interval."""
+    """Report one parameter with its value and interval; as a notice if it is as the trainer's settings state."""
+    if name not in fit.changed:
+        fact = note(
+            "notice:stated", name=name, stated=fit.sampling.value(name), code=code_of(f"sampling/{name}")
+        )
+        return clean(f"sampling/{name}", evidence=(fact,), **fields)
     value: float | int = sampling_estimation.middle_of_plateau(observed, fit.sampling, name)
     low, high = sampling_estimation.interval(observed, fit.sampling, name)
     target: float | int = expected.value(name)
@@ -144,8 +113,7 @@ def _parameter_fault(
         value, target = round(value), int(target)
     estimates = (Estimate(name, value, min(low, value), max(high, value), target),)
     values = {"value": value, "expected": "all" if name == "top_k" and not target else target}
-    message = _MESSAGES.get(name, _PENALTY.replace("{name}", name.replace("_", " ")))
-    return fault(f"sampling/{name}", message, values, estimates=estimates, **fields)
+    return fault(f"sampling/{name}", values, estimates=estimates, **fields)
 
 
 def check_ends(completions: Sequence[Completion], tokens: int, stop_ids: set[int]) -> list[Result]:
@@ -161,12 +129,10 @@ def check_ends(completions: Sequence[Completion], tokens: int, stop_ids: set[int
     early = [entry for entry in completions if len(entry.ids) < tokens or entry.finish_reason == "stop"]
     cut = [entry for entry in early if not is_stopped(entry)]
     if not cut or not stop_ids:
-        need = note("want_stop_ids", "eos_token_id in the checkpoint's generation_config.json")
-        return [undecided("ends/cut", need, probe="P6", count=len(cut))] if cut else []
+        return [undecided("ends/cut", note("want_stop_ids"), probe="P6", count=len(cut))] if cut else []
     values = {"cut": len(cut), "count": len(completions), "tokens": tokens, "length": len(cut[0].ids)}
-    message = "{cut} of {count} completions end after {length} of {tokens} tokens without an end token or stop string"
     fields: dict[str, Any] = {"count": len(cut), "evidence": tuple(Curves(()).causes("cut"))}
-    return [fault("ends/cut", message, values | {"reason": cut[0].finish_reason}, probe="P6", **fields)]
+    return [fault("ends/cut", values | {"reason": cut[0].finish_reason}, probe="P6", **fields)]
 
 
 def check_vocabulary(completions: Sequence[Completion], size: int) -> list[Result]:
@@ -175,5 +141,4 @@ def check_vocabulary(completions: Sequence[Completion], size: int) -> list[Resul
     beyond = sum(token >= size for token in ids)
     if not size or not beyond:
         return []
-    message = "the engine samples ids that the tokenizer does not have: {share:.0%} of {count}"
-    return [fault("ids/vocabulary", message, {"share": beyond / len(ids), "count": len(ids)}, count=len(ids))]
+    return [fault("ids/vocabulary", {"share": beyond / len(ids), "count": len(ids)}, count=len(ids))]

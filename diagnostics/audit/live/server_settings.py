@@ -86,16 +86,13 @@ def check_settings(settings: dict[str, Any], trainer: TrainerSettings) -> list[R
     results: list[Result] = []
     mode, values = str(settings.get("logprobs_mode", "")), {"temperature": trainer.sampling.temperature}
     if mode.startswith("raw") and trainer.sampling.temperature != 1:
-        message = "the server reports {mode}: log-probs before truncation and temperature {temperature:.4g}"
-        results.append(fault("settings/logprobs_mode", message, values | {"mode": mode}))
+        results.append(fault("settings/logprobs_mode", values | {"mode": mode}))
     longest = settings.get("max_model_len")
     if isinstance(longest, int) and 0 < longest < trainer.length:
-        message = "the server takes {engine} tokens at most, the trainer needs {trainer}"
-        results.append(fault("settings/length", message, {"engine": longest, "trainer": trainer.length}))
+        results.append(fault("settings/length", {"engine": longest, "trainer": trainer.length}))
     if results:
         return results
-    need = "/server_info as JSON (vLLM 0.11 or newer, VLLM_SERVER_DEV_MODE=1)"
-    return [clean("settings") if mode else skipped("settings", "server_info", need)]
+    return [clean("settings") if mode else skipped("settings", "server_info")]
 
 
 def check_tokenization(server: Server, tokenizer: Tokenizer | None, problem: str) -> list[Result]:
@@ -109,10 +106,10 @@ def check_tokenization(server: Server, tokenizer: Tokenizer | None, problem: str
         problem: Why the tokenizer cannot be read; empty if it can.
     """
     if tokenizer is None:
-        return [skipped("ids", "tokenizer_unread", "{problem}", decisive=True, problem=problem)]
+        return [skipped("ids", "tokenizer_unread", decisive=True, problem=problem)]
     served = server.tokenize(TEXTS[0])
     if served is None:
-        return [skipped("ids", "endpoint_lacks", "the server's /tokenize, which vllm serve has")]
+        return [skipped("ids", "endpoint_lacks")]
     return [_check_text(tokenizer.encode(TEXTS[0]), served), _check_chat(server, tokenizer)]
 
 
@@ -123,33 +120,29 @@ def _check_text(expected: list[int], served: list[int]) -> Result:
     count = next((count for count in range(1, 4) if served[count:] == expected), 0)
     if count:
         values = {"count": count, "ids": ", ".join(map(str, served[:count]))}
-        message = "the server's tokenizer adds {count} special token(s) before a text, the trainer's does not: {ids}"
-        return fault("ids/special", message, values, count=len(expected), decisive=True)
-    message = "the server's tokenizer makes other ids than the checkpoint's, from position {place} on"
-    return fault("ids/text", message, _difference(expected, served), count=len(expected), decisive=True)
+        return fault("ids/special", values, count=len(expected), decisive=True)
+    return fault("ids/text", _difference(expected, served), count=len(expected), decisive=True)
 
 
 def _check_chat(server: Server, tokenizer: Tokenizer) -> Result:
     """Compare the ids of a conversation, which the chat templates of server and checkpoint make."""
     if not tokenizer.has_chat_template:
-        return skipped("ids/template", "no_template", "a chat template in the checkpoint's folder")
+        return skipped("ids/template", "no_template")
     messages = [dict(message) for message in CHAT]
     served = server.tokenize(messages)
     if served is None:
-        return skipped("ids/template", "endpoint_lacks", "/tokenize with messages")
+        return skipped("ids/template", "endpoint_lacks:chat")
     try:
         expected = tokenizer.chat_ids(messages)
     except AuditError as error:
-        return skipped("ids/template", "tokenizer_unread", "{problem}", decisive=True, problem=str(error))
+        return skipped("ids/template", "tokenizer_unread", decisive=True, problem=str(error))
     if served == expected:
         return clean("ids/template", count=len(expected))
     values = _difference(expected, served)
     start = max(0, values["place"] - 2)
     texts = [tokenizer.decode(ids[start : start + 8]) for ids in (expected, served)]
-    text = "the checkpoint's: {ours!r}; the server's: {theirs!r}"
-    fact = note("template_differs", text, ours=texts[0], theirs=texts[1])
-    message = "the server's chat template makes other ids than the checkpoint's, from position {place} on"
-    return fault("ids/template", message, values, evidence=(fact,), count=len(expected))
+    fact = note("template_differs", ours=texts[0], theirs=texts[1])
+    return fault("ids/template", values, evidence=(fact,), count=len(expected))
 
 
 def _difference(expected: list[int], served: list[int]) -> dict[str, int]:

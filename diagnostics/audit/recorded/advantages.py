@@ -14,7 +14,7 @@ from itertools import product
 from math import sqrt
 from typing import Any
 
-from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, group_indices
+from diagnostics.audit.recorded.run_data import Recording, Sample, group_indices
 from diagnostics.audit.recorded.stats import deviation, fsum, mean
 from diagnostics.audit.results import Estimate, Result, clean, fault, note, skipped, undecided
 from diagnostics.audit.training_curves import Curves
@@ -108,37 +108,25 @@ class Step:
     groups: Groups
 
 
-def check_advantages(run: RunArtifacts) -> list[Result]:
-    """Compare the advantages of each recording that has at least 8 of them with those of known formulas.
-
-    Skipped without such a recording.
-    """
-    known = [r for r in run.recordings if sum(row.advantage is not None for row in r.rows) >= _MIN_SAMPLES]
-    results = list(map(_check_recording, known))
-    need = "advantages in the dump: log_completions=True (TRL, ms-swift) or output.record_every=1 (grpo_core)"
-    return results or [skipped("advantages", "want_advantages", need)]
-
-
-def _check_recording(recording: Recording) -> Result:
-    """Find the formula that reproduces a recording's advantages, or the mistake in them."""
+def check_advantages(recording: Recording) -> Result | None:
+    """Find the formula that reproduces a recording's advantages, or the mistake in them; None for fewer than 8."""
+    if sum(row.advantage is not None for row in recording.rows) < _MIN_SAMPLES:
+        return None
     steps = _steps(recording)
     count = sum(len(step.rewards) for step in steps)
     if count < _MIN_SAMPLES:
-        text = "steps with a group whose rewards differ; found fewer than {least} such samples"
-        return undecided("advantages", note("want_spread", text, least=_MIN_SAMPLES))
+        return undecided("advantages", note("want_spread:advantages", least=_MIN_SAMPLES))
     ranked = sorted((_residual(steps, formula), str(formula)) for formula in _FORMULAS)
     residual, best = ranked[0]
     if residual <= _TOLERANCE:
         return _formula_result(recording, count, ranked)
-    text = "the nearest right formula ({best}) is off by {residual:.2g}"
-    evidence = (note("advantages_unlike", text, best=best, residual=residual),)
+    evidence = (note("advantages_unlike", best=best, residual=residual),)
     fields: dict[str, Any] = {"floor": _TOLERANCE, "count": count, "evidence": evidence}
     if mistake := _find_mistake(steps, residual, fields):
         return mistake
-    text = "how rewards of several functions are weighed, and how the advantage is scaled"
     if any(row.reward is None for row in recording.rows):
-        return skipped("advantages", "want_weights", text)
-    return undecided("advantages", note("want_weights", text), residual=residual, **fields)
+        return skipped("advantages", "want_weights")
+    return undecided("advantages", note("want_weights"), residual=residual, **fields)
 
 
 def _steps(recording: Recording) -> list[Step]:
@@ -193,7 +181,7 @@ def _residual(steps: Sequence[Step], formula: Formula) -> float:
 def _formula_result(recording: Recording, count: int, ranked: list[tuple[float, str]]) -> Result:
     """Return a clean result that names the formulas that reproduce the recorded advantages."""
     fits = [name for residual, name in ranked if residual <= max(4 * ranked[0][0], 2e-6)]
-    fact = note("advantages_fit", "made by {ways}", recording.kind, ways="; or ".join(fits[:4]))
+    fact = note("advantages_fit", recording.kind, ways="; or ".join(fits[:4]))
     fields: dict[str, Any] = {"estimates": (Estimate("dialect", fits[0]),), "evidence": (fact,)}
     return clean("advantages", count=count, residual=ranked[0][0], floor=_TOLERANCE, **fields)
 
@@ -204,15 +192,14 @@ def _find_mistake(steps: list[Step], nearest: float, fields: dict[str, Any]) -> 
     `nearest` is the least residual without a change.
     """
     if all(value == 0 for step in steps for value in step.advantages):
-        message = "all advantages are 0 although rewards differ within groups: nothing is learnt"
-        return fault("advantages/zero", message, residual=0.0, **fields)
-    for family, message, adjust in _MISTAKES:
+        return fault("advantages/zero", residual=0.0, **fields)
+    for family, adjust in _MISTAKES.items():
         adjusted = [adjust(step) for step in steps]
         residual, formula = min((_residual(adjusted, formula), str(formula)) for formula in _FORMULAS)
         if residual <= 5 * _TOLERANCE and residual * 20 <= nearest:
             fields |= {"estimates": (Estimate("dialect", formula),), "residual": residual}
             fields["evidence"] += tuple(Curves(()).causes(family))
-            return fault(family, message, {"way": formula}, **fields)
+            return fault(family, {"way": formula}, **fields)
     return None
 
 
@@ -223,10 +210,8 @@ def _interleave(step: Step) -> Step:
     return replace(step, groups=groups)
 
 
-# Family and message of each mistake, and a function that changes a step so that the right formula fits it.
-_MISTAKES: tuple[tuple[str, str, Callable[[Step], Step]], ...] = (
-    ("advantages/sign", "the advantages have the wrong sign: worse completions become likelier",
-     lambda step: replace(step, advantages=[-value for value in step.advantages])),
-    ("advantages/grouping", "the advantages are those of interleaved groups, not of the prompts' groups",
-     _interleave),
-)  # fmt: skip
+# Family of each mistake, and a function that changes a step so that the right formula fits it.
+_MISTAKES: dict[str, Callable[[Step], Step]] = {
+    "advantages/sign": lambda step: replace(step, advantages=[-value for value in step.advantages]),
+    "advantages/grouping": _interleave,
+}

@@ -92,8 +92,7 @@ def check_checkpoints(run: RunArtifacts) -> Iterator[Result]:
         rates = {row.values["lr"] for series in run.series for row in series.rows if "lr" in row.values}
         yield _judge(comparisons, rates)
     else:
-        need = "two checkpoints as safetensors in folders named by step; found {count}"
-        yield skipped("moved", "want_checkpoints", need, count=len(numbered))
+        yield skipped("moved", "want_checkpoints", count=len(numbered))
 
 
 def _choose_pairs(checkpoints: list[Checkpoint]) -> list[tuple[Checkpoint, Checkpoint]]:
@@ -134,27 +133,19 @@ def _judge(comparisons: list[Comparison], rates: set[float]) -> Result:
     share = sum(last.shares.values()) / count
     values: dict[str, Any] = {"before": last.before, "after": last.after, "share": share}
     values |= {"tensors": count, "still": len(last.unchanged)}
-    text = "{share:.1%} of elements moved from checkpoint {before} to {after}; {still} of {tensors} tensors did not"
-    estimates, evidence = (Estimate("moved", share),), (note("moved", text, **values),)
+    estimates, evidence = (Estimate("moved", share),), (note("moved", **values),)
     fields: dict[str, Any] = {"estimates": estimates, "count": count, "evidence": evidence}
     if last.invalid:
-        message = "weights of checkpoint {after} are NaN or infinite: {names}"
-        return fault("moved/nan", message, values | {"names": join_some(last.invalid, 4)}, **fields)
+        return fault("moved/nan", values | {"names": join_some(last.invalid, 4)}, **fields)
     if all(len(comparison.unchanged) == len(comparison.shares) for comparison in comparisons):
-        message = "no weight moved from checkpoint {before} to {after}"
-        message += ": the learning rate is 0" if rates == {0.0} else ""
-        family = "moved/rate_zero" if rates == {0.0} else "moved/nothing"
-        return fault(family, message, values, **fields)
+        return fault("moved/rate_zero" if rates == {0.0} else "moved/nothing", values, **fields)
     if frozen := _frozen_tensors(comparisons):
-        message = "tensors never move while those of other layers do: {names}"
         fields["estimates"] += (Estimate("tensors", tuple(frozen)),)
-        return fault("moved/part", message, values | {"names": join_some(frozen, 4)}, **fields)
+        return fault("moved/part", values | {"names": join_some(frozen, 4)}, **fields)
     if (edge := _lost_updates(comparisons)) is not None:
-        message = "updates are lost in bfloat16: of checkpoint {after}, {share:.1%} moved, and none above {edge:.2g}"
-        return fault("moved/lost", message, values | {"edge": edge}, **fields)
+        return fault("moved/lost", values | {"edge": edge}, **fields)
     if last.compared and share < 0.001:
-        need = note("want_apart", "checkpoints that are further apart: hardly an element moved")
-        return undecided("moved", need, values=values, **fields)
+        return undecided("moved", note("want_apart"), values=values, **fields)
     return clean("moved", **fields)
 
 

@@ -56,15 +56,13 @@ def _mixes_scripts(row: Sample) -> bool:
     return sum(a != b for a, b in pairwise(flags)) >= max(10, len(flags) // 10)
 
 
-# Family, property of a text, share from which it is a fault, and message.
-_CHECKS: tuple[tuple[str, Callable[[Sample], bool], float, str], ...] = (
-    ("mixed_scripts", _mixes_scripts, 0.05,
-     "{share:.0%} of completions alternate between scripts word by word {span}: garbled tokens"),
-    ("empty", lambda row: not row.completion.strip(), 0.2, "{share:.0%} of completions are empty {span}"),
-    ("next_turn", _continues_after_turn, 0.05,
-     "{share:.0%} of completions go on after the end of their turn {span}: the stop token is missing"),
-    ("repetition", _repeats, 0.1, "{share:.0%} of completions repeat the same words or one character {span}"),
-)  # fmt: skip
+# Family, property of a text, and share from which it is a fault.
+_CHECKS: tuple[tuple[str, Callable[[Sample], bool], float], ...] = (
+    ("texts/mixed_scripts", _mixes_scripts, 0.05),
+    ("texts/empty", lambda row: not row.completion.strip(), 0.2),
+    ("texts/next_turn", _continues_after_turn, 0.05),
+    ("texts/repetition", _repeats, 0.1),
+)
 
 
 def check_texts(run: RunArtifacts) -> Iterator[Result]:
@@ -76,16 +74,15 @@ def check_texts(run: RunArtifacts) -> Iterator[Result]:
     for recording in run.recordings:
         rows = recording.rows[:: len(recording.rows) // _MAX_SAMPLES + 1]
         if len(rows) < _MIN_SAMPLES or not any(row.completion for row in rows):
-            yield skipped("texts", "want_texts", f"texts of {_MIN_SAMPLES} completions or more")
+            yield skipped("texts", "want_texts:completions", least=_MIN_SAMPLES)
             continue
         faults = []
-        for name, holds, alarm, message in _CHECKS:
+        for family, holds, alarm in _CHECKS:
             values, example = _measure(holds, alarm, rows)
             if example:
-                text = redact_tail(example.completion, 160)
-                fact = note("completion", "for example: {text!r}", example.place, text=text)
-                options = {"count": values["count"], "evidence": (fact, *curves.causes(f"texts/{name}"))}
-                faults.append(fault(f"texts/{name}", message, values, **options))
+                fact = note("completion", example.place, text=redact_tail(example.completion, 160))
+                evidence = (fact, *curves.causes(family))
+                faults.append(fault(family, values, count=values["count"], evidence=evidence))
         yield from faults or [clean("texts", count=len(rows))]
 
 

@@ -58,15 +58,13 @@ def check_reward_function(run: RunArtifacts, function: RewardFunction | None) ->
     Skipped without a reward function, without such samples, or if a column that it requires is not recorded.
     """
     if function is None:
-        need = "--reward MODULE:FUNCTION, the run's reward function"
-        return [skipped("rewards_again", "want_reward_function", need)]
+        return [skipped("rewards_again", "want_reward_function")]
     results = []
     for recording in run.recordings:
         rows = [row for row in recording.rows if row.completion and row.total_reward is not None]
         selected_rows = rows[:: max(1, len(rows) // _MAX_SAMPLES)][:_MAX_SAMPLES]
         results += [_check_recording(recording, selected_rows, function)] if selected_rows else []
-    need = "recorded completions with rewards"
-    return results or [skipped("rewards_again", "want_reward_function", need, decisive=True)]
+    return results or [skipped("rewards_again", "want_reward_function:samples", decisive=True)]
 
 
 def _check_recording(recording: Recording, rows: list[Sample], function: RewardFunction) -> Result:
@@ -74,11 +72,10 @@ def _check_recording(recording: Recording, rows: list[Sample], function: RewardF
     try:
         rewards, error = _call(function, rows)
     except _MissingColumnError as missing:
-        need = "a column {column!r} in {kind}: the reward function requires it"
         values = {"column": str(missing), "kind": recording.kind}
-        return skipped("rewards_again", "want_column", need, decisive=True, **values)
+        return skipped("rewards_again", "want_column", decisive=True, **values)
     if error:
-        return fault("rewards_again/raises", "the reward function raises: {error}", {"error": error})
+        return fault("rewards_again/raises", {"error": error})
     return _find_instability(function, rows, rewards) or _compare(recording, rows, rewards)
 
 
@@ -86,15 +83,12 @@ def _find_instability(function: RewardFunction, rows: list[Sample], rewards: Rew
     """Return a fault if another call, or one in a worker thread, gives other rewards; None otherwise."""
     count = len(rows)
     if different := _count_differences(rewards, _call(function, rows)[0]):
-        message = "the reward function returns other rewards for the same texts: {apart} of {count}"
-        values: dict[str, Any] = {"apart": different, "count": count}
-        return fault("rewards_again/chance", message, values, count=count)
+        return fault("rewards_again/chance", {"apart": different, "count": count}, count=count)
     with ThreadPoolExecutor(1) as worker:  # as async trainers and verl's reward loop call it
         threaded_rewards, error = worker.submit(_call, function, rows).result()
     if different := count if error else _count_differences(rewards, threaded_rewards):
-        message = "in a worker thread the reward function returns other rewards: {apart} of {count} ({error} raised)"
         values = {"apart": different, "count": count, "error": error or "nothing"}
-        return fault("rewards_again/thread", message, values, count=count)
+        return fault("rewards_again/thread", values, count=count)
     return None
 
 
@@ -112,13 +106,8 @@ def _compare(recording: Recording, rows: list[Sample], rewards: Rewards) -> Resu
         return clean("rewards_again", values=values, count=count)
     fields: dict[str, Any] = {"count": count, "evidence": _first_differences(rows, rewards, recorded)}
     if different <= max(1, count // 50):
-        need = note("want_texts", "the texts as the reward function saw them")
-        return undecided("rewards_again", need, values=values, **fields)
-    if not any(recorded):
-        message = "all recorded rewards are 0, the function returns others ({apart} of {count}): an error is swallowed"
-        return fault("rewards_again/swallowed", message, values, **fields)
-    message = "the recorded rewards are not those of the function: {apart} of {count} differ"
-    return fault("rewards_again/unlike", message, values, **fields)
+        return undecided("rewards_again", note("want_texts:reward"), values=values, **fields)
+    return fault(f"rewards_again/{'unlike' if any(recorded) else 'swallowed'}", values, **fields)
 
 
 def _call(function: RewardFunction, rows: Sequence[Sample]) -> tuple[Rewards, str]:
@@ -171,9 +160,6 @@ def _count_differences(before: Rewards, after: Rewards) -> int:
 
 def _first_differences(rows: Sequence[Sample], rewards: Rewards, recorded: Rewards) -> tuple[Note, ...]:
     """Return notes on the first three samples whose rewards differ, without their texts."""
-    text = "now {now}, recorded {then}"
     samples = zip(rows, map(str, rewards), map(str, recorded), map(_differ, rewards, recorded), strict=True)
-    different = [
-        note("reward_unlike", text, row.place, now=a, then=b) for row, a, b, differ in samples if differ
-    ]
+    different = [note("reward_unlike", row.place, now=a, then=b) for row, a, b, differ in samples if differ]
     return tuple(different[:3])

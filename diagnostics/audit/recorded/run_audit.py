@@ -13,15 +13,15 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from diagnostics import safe_io
-from diagnostics.audit.recorded import metric_files, run_data, sample_files
+from diagnostics.audit.recorded import metric_files, run_data, sample_checks, sample_files
 from diagnostics.audit.recorded.advantages import check_advantages
 from diagnostics.audit.recorded.checkpoints import check_checkpoints
 from diagnostics.audit.recorded.completion_texts import check_texts
 from diagnostics.audit.recorded.reward_function import check_reward_function, load_reward_function
-from diagnostics.audit.recorded.sample_checks import check_prompts, check_samples
 from diagnostics.audit.recorded.token_streams import check_masks, check_streams
 from diagnostics.audit.results import RECORDED, Audit, AuditError, Note, Result, put_causes_first, skipped
 from diagnostics.audit.training_curves import Curves, check_learning, check_metrics
@@ -47,6 +47,16 @@ _METRIC_READERS: dict[str, Callable[[Path, run_data.UnreadInputs], run_data.Metr
     "log": metric_files.read_log,
 }
 PathsByKind = dict[str, list[Path]]
+# The checks of each recording by topic, and the note that says what all recordings lack if none has a result.
+_CHECKS: dict[str, tuple[Callable[[run_data.Recording], Result | None], str]] = {
+    "data": (sample_checks.check_prompt_order, "want_completions"),
+    "pairing": (sample_checks.check_pairing, ""),
+    "ends": (sample_checks.check_ends, ""),
+    "rewards": (sample_checks.check_rewards, ""),
+    "advantages": (check_advantages, "want_advantages"),
+    "masks": (check_masks, "want_tokens"),
+    "streams": (check_streams, "want_both_streams"),
+}
 
 
 def audit_run(path: Path, reward: str = "") -> Audit:
@@ -71,24 +81,29 @@ def audit_run(path: Path, reward: str = "") -> Audit:
         raise AuditError(f"{path}: no run artifacts: expected {files}")
     count = sum(len(entry.rows) for entry in run.recordings)
     with cpu_limit("checking the run", _CHECK_S + _CHECK_SAMPLE_S * count):
-        samples = [*check_samples(run), *check_advantages(run)]
+        samples = list(_check_recordings(run))
         rewards = [result for result in samples if result.topic in {"rewards", "advantages"}]
         results = put_causes_first(
             check_learning(run.series, rewards),
             *check_metrics(run.series),
-            *check_prompts(run),
             *check_texts(run),
             *samples,
-            *check_masks(run),
             *check_checkpoints(run),
             *check_reward_function(run, function),
-            *check_streams(run),
             *report_unread(run.unread),
         )
     names = [entry.framework for entry in run.recordings]
     names += [Curves(entry.rows).framework for entry in run.series]
     framework, seconds = next(filter(None, names), ""), time.monotonic() - began
     return Audit(RECORDED, _subject(path, run), results, seconds=seconds, framework=framework)
+
+
+def _check_recordings(run: run_data.RunArtifacts) -> Iterator[Result]:
+    """Run each of `_CHECKS` on each recording; a topic without any result is skipped."""
+    duplicates = partial(sample_checks.check_duplicates, series=run.series)
+    for topic, (check, need) in (_CHECKS | {"samples": (duplicates, "want_completions")}).items():
+        results = [result for result in map(check, run.recordings) if result]
+        yield from results or ([skipped(topic, need)] if need else [])
 
 
 def _subject(path: Path, run: run_data.RunArtifacts) -> dict[str, str]:
@@ -109,8 +124,8 @@ def report_unread(unread: run_data.UnreadInputs) -> list[Result]:
     if not unread:
         return []
     count, (place, reason) = len(unread), unread[0]
-    need, name = "{first} as a whole: {why} ({count} in all)", name_below(Path(place), Path(place).parent)
-    result = skipped("files", "want_whole_files", need, decisive=True, first=name, why=reason, count=count)
+    name = name_below(Path(place), Path(place).parent)
+    result = skipped("files", "want_whole_files", decisive=True, first=name, why=reason, count=count)
     notes = (Note("unread", reason, {"why": reason}, place) for place, reason in unread[:_MAX_SHOWN_UNREAD])
     return [replace(result, evidence=tuple(notes), count=count)]
 

@@ -1,4 +1,4 @@
-"""Check recorded samples: prompts (`check_prompts`), duplicates, end tokens and rewards (`check_samples`).
+"""Check the prompts, duplicates, end tokens and rewards of the samples of one recording.
 
 Without enough samples a check is skipped. Faults are:
 - one prompt for all samples, prompts that repeat after a resume, and prompts inside completions;
@@ -9,12 +9,12 @@ Without enough samples a check is skipped. Faults are:
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from math import exp
 from typing import Any
 
-from diagnostics.audit.recorded.run_data import MetricSeries, Recording, RunArtifacts, Sample, group_samples
+from diagnostics.audit.recorded.run_data import MetricSeries, Recording, Sample, group_samples
 from diagnostics.audit.recorded.stats import mean
 from diagnostics.audit.results import Result, clean, fault, note, skipped, undecided
 from diagnostics.audit.training_curves import MAX_FLAT_SHARE
@@ -22,28 +22,12 @@ from diagnostics.audit.training_curves import MAX_FLAT_SHARE
 # Most samples of a step whose prompts are searched in each other's completions.
 _MAX_PAIRED_SAMPLES = 256
 _MIN_PROMPTS, _MIN_GROUPS, _MIN_STEPS = 3, 4, 4
-_WANT_DUMPS = "completions: log_completions=True (TRL, ms-swift) or trainer.rollout_data_dir=DIR (verl)"
 
 
-def check_prompts(run: RunArtifacts) -> Iterator[Result]:
-    """Check in each recording the order of the prompts, and whether completions contain prompts."""
-    for recording in run.recordings:
-        yield _prompt_order(recording)
-        yield _pairing(recording)
-    if not run.recordings:
-        yield skipped("data", "want_completions", _WANT_DUMPS)
-
-
-def check_samples(run: RunArtifacts) -> Iterator[Result]:
-    """Check each recording for duplicate completions in groups, dropped end tokens, and missing or equal rewards."""
-    if not run.recordings:
-        yield skipped("samples", "want_completions", _WANT_DUMPS)
-    for recording in run.recordings:
-        steps = recording.steps().values()
-        groups = [group for rows in steps for group in group_samples(rows) if len(group) > 1]
-        yield _duplicates(recording, groups, run.series)
-        yield _ends(recording)
-        yield _rewards(recording, groups)
+def _groups(recording: Recording) -> list[list[Sample]]:
+    """Return the groups of all steps that have two samples or more."""
+    steps = recording.steps().values()
+    return [group for rows in steps for group in group_samples(rows) if len(group) > 1]
 
 
 def _in_file_order(recording: Recording) -> list[list[Sample]]:
@@ -51,21 +35,17 @@ def _in_file_order(recording: Recording) -> list[list[Sample]]:
     return [list(rows) for _, rows in groupby(recording.rows, key=lambda row: row.step)]
 
 
-def _prompt_order(recording: Recording) -> Result:
+def check_prompt_order(recording: Recording) -> Result:
     """Check whether all samples have one prompt, or prompts repeat before all were used, as after a wrong resume."""
     prompts, count = {row.prompt for row in recording.rows}, len(recording.rows)
     if count >= 32 and len(prompts) == 1 and "" not in prompts:
-        message = "all {count} samples of {steps} steps have one prompt: data set or sampler repeats it"
-        values: dict[str, Any] = {"count": count, "steps": len(recording.steps())}
-        return fault("data/one_prompt", message, values, count=count)
+        return fault("data/one_prompt", {"count": count, "steps": len(recording.steps())}, count=count)
     steps = _prompts_by_step(recording)
     if len(steps) < _MIN_STEPS or recording.files[0] > recording.files[1]:
-        need = "the prompts of at least four steps, none left out; found {count}"
-        return skipped("data", "want_steps", need, count=len(steps))
+        return skipped("data", "want_steps:data", count=len(steps))
     smallest = min(len(step_prompts) for _, step_prompts in steps)
     if smallest < _MIN_PROMPTS:
-        need = "at least three prompts a step; found {count}"
-        return skipped("data", "want_prompts", need, count=smallest)
+        return skipped("data", "want_prompts", count=smallest)
     first_set: dict[frozenset[str], int] = {}
     first_prompt: dict[str, int] = {}
     for index, (_, step_prompts) in enumerate(steps):
@@ -79,9 +59,8 @@ def _prompt_order(recording: Recording) -> Result:
         return clean("data", count=len(steps))
     first, last, at = (steps[index][0] for index in (early[0][0], early[-1][0], early[0][1]))
     values = {"from": first, "to": last, "at": at, "count": len(early)}
-    fact = note("steps_repeated", "step {at} has the prompts of step {from}", recording.kind, **values)
-    message = "a resume went back: steps {from} to {to} were trained on again from step {at} on"
-    return fault("data/repeated", message, values, count=len(steps), evidence=(fact,))
+    fact = note("steps_repeated", recording.kind, **values)
+    return fault("data/repeated", values, count=len(steps), evidence=(fact,))
 
 
 def _prompts_by_step(recording: Recording) -> list[tuple[int, frozenset[str]]]:
@@ -96,11 +75,11 @@ def _prompts_by_step(recording: Recording) -> list[tuple[int, frozenset[str]]]:
     return steps
 
 
-def _pairing(recording: Recording) -> Result:
+def check_pairing(recording: Recording) -> Result:
     """Check whether completions repeat their prompt, or contain another sample's prompt."""
     rows = [row for row in recording.rows[:8192] if row.prompt and row.completion]
     if len(rows) < 16:
-        return skipped("pairing", "want_texts", "texts of prompts and completions")
+        return skipped("pairing", "want_texts:pairing")
     echoes = sum(len(row.prompt) >= 8 and row.completion.startswith(row.prompt) for row in rows)
     groups = (group[:_MAX_PAIRED_SAMPLES] for group in _in_file_order(recording)[:200])
     steps = [group for group in groups if len({row.prompt for row in group}) > 1]
@@ -113,35 +92,28 @@ def _pairing(recording: Recording) -> Result:
         )
     values = {"own": echoes / len(rows), "other": foreign / max(1, compared), "count": len(rows)}
     if echoes > 0.5 * len(rows):
-        message = "{own:.0%} of {count} completions begin with their prompt, which is trained on, too"
-        return fault("pairing/echo", message, values, count=len(rows))
+        return fault("pairing/echo", values, count=len(rows))
     if foreign > max(4, 0.2 * compared):
-        message = "completions contain another sample's prompt ({other:.0%}): they are paired wrongly"
-        return fault("pairing/other", message, values, count=len(rows))
+        return fault("pairing/other", values, count=len(rows))
     return clean("pairing", values=values, count=len(rows))
 
 
-def _duplicates(recording: Recording, groups: list[list[Sample]], series: Sequence[MetricSeries]) -> Result:
+def check_duplicates(recording: Recording, series: Sequence[MetricSeries]) -> Result:
     """Check whether the samples of each group are equal although the policy is not sure of them, if that is known."""
+    groups = _groups(recording)
     if len(groups) < _MIN_GROUPS:
-        need = "at least four groups of two samples or more; found {count}"
-        return skipped("samples", "want_groups", need, count=len(groups))
+        return skipped("samples", "want_groups", count=len(groups))
     pairs = sum(len(group) * (len(group) - 1) // 2 for group in groups)
     frequencies = [Counter(map(_identity, group)).values() for group in groups]
     equal = sum(n * (n - 1) // 2 for frequency in frequencies for n in frequency)
     values = {"share": equal / pairs, "groups": len(groups)}
-    fact = note("identical", "{share:.2%} of pairs in {groups} groups are equal", recording.kind, **values)
-    fields: dict[str, Any] = {"count": pairs, "evidence": (fact,)}
+    fields: dict[str, Any] = {"count": pairs, "evidence": (note("identical", recording.kind, **values),)}
     if equal < 0.95 * pairs:
         return clean("samples", **fields)
     is_sure = _is_sure_of_samples(recording, series)
     if is_sure is None:
-        source = note("want_entropy", "metrics with an entropy above 0.1, or the engine's log-probs")
-        return undecided("samples", source, values=values, **fields)
-    if is_sure:
-        return clean("samples", **fields)
-    message = "all samples of a group are equal ({share:.0%} of pairs in {groups} groups): greedy sampling or one seed"
-    return fault("samples/identical", message, values, **fields)
+        return undecided("samples", note("want_entropy"), values=values, **fields)
+    return clean("samples", **fields) if is_sure else fault("samples/identical", values, **fields)
 
 
 def _is_sure_of_samples(recording: Recording, series: Sequence[MetricSeries]) -> bool | None:
@@ -168,32 +140,29 @@ def _probability(row: Sample) -> float | None:
     return exp(min(0.0, sum(known))) if known and len(known) == len(logprobs) else None
 
 
-def _ends(recording: Recording) -> Result:
+def check_ends(recording: Recording) -> Result:
     """Report a fault if completions that stopped end on many different ids."""
     ended = [row.tokens for row in recording.rows if row.tokens and row.tokens.finish_reason]
     if len(ended) < 16:
-        return skipped("ends", "want_finish_reasons", "finish reasons: output.record_every=1 in grpo_core")
+        return skipped("ends", "want_finish_reasons")
     last = Counter(tokens.ids[-1] for tokens in ended if tokens.finish_reason == "stop" and tokens.ids)
     stopped = sum(last.values())
     if stopped >= 50 and len(last) >= 8 and last.most_common(1)[0][1] < 0.3 * stopped:
-        message = "completions that stopped end on {ids} different ids: the end token is not recorded"
-        return fault("ends/dropped", message, {"ids": len(last), "stopped": stopped}, count=stopped)
+        return fault("ends/dropped", {"ids": len(last), "stopped": stopped}, count=stopped)
     return clean("ends", count=len(ended))
 
 
-def _rewards(recording: Recording, groups: list[list[Sample]]) -> Result:
+def check_rewards(recording: Recording) -> Result:
     """Check for missing rewards and for groups whose rewards are all equal."""
     invalid = [row for row in recording.rows if row.total_reward is None]
     count = len(recording.rows)
     if invalid and (len(invalid) < count or any(row.scores for row in invalid)):
-        message = "{missing} of {count} rewards are missing or NaN (first: {place})"
         values = {"missing": len(invalid), "count": count, "place": invalid[0].place}
-        return fault("rewards/no_number", message, values, count=count)
-    rewards = [[row.total_reward for row in group] for group in groups]
+        return fault("rewards/no_number", values, count=count)
+    rewards = [[row.total_reward for row in group] for group in _groups(recording)]
     complete = [[reward for reward in group if reward is not None] for group in rewards if None not in group]
     if len(complete) < 2 * _MIN_GROUPS:
-        need = "eight groups with rewards; found {count}"
-        return skipped("rewards", "want_rewards", need, count=len(complete))
+        return skipped("rewards", "want_rewards", count=len(complete))
     return _reward_spread(complete, recording.kind)
 
 
@@ -202,23 +171,19 @@ def _reward_spread(groups: Sequence[Sequence[float]], place: str) -> Result:
     lowest, highest = min(map(min, groups)), max(map(max, groups))
     flat = [group[0] for group in groups if min(group) == max(group)]
     easy = sum(reward >= highest for reward in flat) if highest > lowest else 0
-    values = {
+    values: dict[str, Any] = {
         "share": len(flat) / len(groups), "groups": len(groups), "flat": len(flat), "easy": easy, "lowest": lowest,
         "hard": sum(reward <= lowest for reward in flat), "highest": highest,
     }  # fmt: skip
     values["other"] = len(flat) - easy - values["hard"]
-    more = ", {other} of other rewards" if values["other"] else ""
-    counts = "{hard} all {lowest:g}, {easy} all {highest:g}" + more
-    text = f"{{share:.0%}} of {{groups}} groups have equal rewards: {counts}"
-    evidence = (note("flat_groups", text, place, **values),)
-    fields: dict[str, Any] = {"evidence": evidence, "count": sum(map(len, groups))}
+    more = f", {values['other']} of other rewards" if values["other"] else ""
+    values["counts"] = f"{values['hard']} all {lowest:g}, {easy} all {highest:g}{more}"
+    fields: dict[str, Any] = {"count": sum(map(len, groups))}
+    fields["evidence"] = (note("flat_groups", place, **values),)
     if lowest == highest:
-        message = "all rewards of all {groups} groups are {lowest:g}: no rollout produces a gradient"
-        return fault("rewards/constant", message, values, **fields)
+        return fault("rewards/constant", values, **fields)
     if len(flat) == len(groups):
-        message = f"no group has rewards that differ: {counts}"
-        return fault("rewards/no_spread", message, values, **fields)
+        return fault("rewards/no_spread", values, **fields)
     if len(flat) > MAX_FLAT_SHARE * len(groups) and easy < 0.8 * len(flat):
-        message = f"{{flat}} of {{groups}} groups have equal rewards ({counts}): they produce no gradient"
-        return fault("rewards/little_spread", message, values, **fields)
+        return fault("rewards/little_spread", values, **fields)
     return clean("rewards", **fields)

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from diagnostics.audit.recorded import stats
-from diagnostics.audit.recorded.run_data import RunArtifacts, Sample
-from diagnostics.audit.results import Result, clean, fault, note, skipped, undecided
+from diagnostics.audit.recorded.run_data import Recording
+from diagnostics.audit.results import Result, clean, fault, note, undecided
 
 _MIN_TOKENS, _MAX_TOKENS = 64, 60_000
 # Mean difference of right weights: float32 1e-6, bfloat16 0.006 (measured with vLLM 0.32.0).
@@ -20,40 +20,23 @@ _EXACT, _FLOOR = 2e-4, 0.006
 _ALARM = 0.05
 
 
-def check_masks(run: RunArtifacts) -> list[Result]:
-    """Check that the loss mask of each recording with at least 8 masks selects some tokens."""
-    results = []
-    for recording in run.recordings:
-        masks = [row.tokens.in_loss for row in recording.rows if row.tokens and row.tokens.in_loss]
-        trained, values = sum(map(sum, masks)), {"count": len(masks)}
-        if len(masks) >= 8 and trained:
-            results.append(clean("masks", count=trained))
-        elif len(masks) >= 8:
-            results.append(fault("masks/nothing", "no token of {count} samples is in the loss", values))
-    need = "a dump with ids and masks: output.record_every=1 in grpo_core"
-    return results or [skipped("masks", "want_tokens", need)]
+def check_masks(recording: Recording) -> Result | None:
+    """Check that the loss mask selects some tokens; None for fewer than 8 masks."""
+    masks = [row.tokens.in_loss for row in recording.rows if row.tokens and row.tokens.in_loss]
+    trained = sum(map(sum, masks))
+    if len(masks) < 8:
+        return None
+    return clean("masks", count=trained) if trained else fault("masks/nothing", {"count": len(masks)})
 
 
-def check_streams(run: RunArtifacts) -> list[Result]:
-    """Compare the engine's log-probs with the trainer's in each recording that has at least 64 tokens with both."""
-    results: list[Result] = []
-    for recording in run.recordings:
-        rows = [row for row in recording.rows if row.tokens and row.tokens.trainer_logprobs]
-        if len(differences := _differences(rows)) >= _MIN_TOKENS:
-            results.append(_check_differences(differences))
-    need = "log-probs of engine and trainer in the dump: output.record_every=1 in grpo_core"
-    return results or [skipped("streams", "want_both_streams", need)]
-
-
-def _differences(rows: list[Sample]) -> list[float]:
+def _differences(recording: Recording) -> list[float]:
     """Return the engine's log-prob minus the trainer's for the tokens of the newest policy version of each sample.
 
     Tokens with a log-prob of -1000 or less are left out, and samples after the first 60,000 tokens.
     """
     differences: list[float] = []
-    for row in rows:
-        tokens = row.tokens
-        if tokens is None or len(differences) >= _MAX_TOKENS:
+    for tokens in filter(None, (row.tokens for row in recording.rows)):
+        if len(differences) >= _MAX_TOKENS:
             break
         newest = max(tokens.policy_versions, default=0)
         for index in range(min(len(tokens.engine_logprobs), len(tokens.trainer_logprobs))):
@@ -64,11 +47,13 @@ def _differences(rows: list[Sample]) -> list[float]:
     return differences
 
 
-def _check_differences(differences: list[float]) -> Result:
-    """Report a truncated distribution if the differences show it; otherwise compare their mean size with rounding.
+def check_streams(recording: Recording) -> Result | None:
+    """Report a truncated distribution if the log-probs show it; otherwise compare their mean difference with rounding.
 
-    Between the largest rounding and the alarm the result is undecided.
+    Between the largest rounding and the alarm the result is undecided. None for fewer than 64 tokens.
     """
+    if len(differences := _differences(recording)) < _MIN_TOKENS:
+        return None
     mean_difference, count = stats.mean(list(map(abs, differences))), len(differences)
     fields: dict[str, Any] = {"residual": mean_difference, "floor": _FLOOR, "alarm": _ALARM, "count": count}
     if cause := _truncation(differences, mean_difference):
@@ -76,10 +61,8 @@ def _check_differences(differences: list[float]) -> Result:
     if mean_difference <= _FLOOR:
         return clean("streams", **fields)
     if mean_difference < _ALARM:
-        text = "the engine's type: rounding alone makes {floor:g} in bfloat16, a fault {alarm:g}"
-        return undecided("streams", note("want_dtype", text, floor=_FLOOR, alarm=_ALARM), **fields)
-    message = "engine and trainer compute different log-probs: {size:.2g} on average over {count} tokens"
-    return fault("streams/unlike", message, {"size": mean_difference, "count": count}, **fields)
+        return undecided("streams", note("want_dtype", floor=_FLOOR, alarm=_ALARM), **fields)
+    return fault("streams/unlike", {"size": mean_difference, "count": count}, **fields)
 
 
 def _truncation(differences: list[float], mean_difference: float) -> Result | None:
@@ -89,5 +72,4 @@ def _truncation(differences: list[float], mean_difference: float) -> Result | No
     above = [difference for difference in differences if difference > 3 * rounding]
     if mean_difference < 3 * _EXACT or len(above) < 0.2 * count or rounding > 0.2 * stats.mean(above):
         return None
-    message = "the engine samples with top-p, top-k or min-p: {above:.0%} of its log-probs are too high, none too low"
-    return fault("streams/nucleus", message, {"above": len(above) / count})
+    return fault("streams/nucleus", {"above": len(above) / count})
