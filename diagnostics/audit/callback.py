@@ -88,7 +88,8 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
             for change in self.findings.scan(step, (series,)):
                 LOG.warning("audit: %s", text_filters.mask_for_screen(change.log_line))
                 self._write_document()
-        flags = {f"audit/{name}": float(finding.active) for name, finding in self.findings.reported.items()}
+        active = self.findings.active
+        flags = {f"audit/{family}": float(family in active) for family in self.findings.reported}
         logs |= {"audit/faults": sum(flags.values()), **flags}
 
     def _write_document(self) -> None:

@@ -1,7 +1,7 @@
 """Implement `audit --watch FILE…`: look for changed metrics files, and check all files when one has changed.
 
 `Watch` reports findings of the first scan at once, because that scan covers the files' whole history, and later
-findings when two scans agree. It reports a finding as gone after three scans without it. `Watch` ends at Ctrl-C, or
+findings when two scans agree. It reports a finding as gone after two scans without it. `Watch` ends at Ctrl-C, or
 when no file has changed for `--idle` seconds, and returns the audit. It looks every 2 s, or more often for a shorter
 `--idle`.
 """
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from diagnostics.audit.finding_tracker import SCANS_THAT_AGREE, Change, FindingTracker
+from diagnostics.audit.finding_tracker import Change, FindingTracker
 from diagnostics.audit.recorded.run_audit import read_metrics, report_unread
 from diagnostics.audit.recorded.run_data import MetricSeries, UnreadInputs
 from diagnostics.audit.results import Audit, AuditError, NotAvailableError
@@ -89,8 +89,7 @@ class Watch:
         if changed and self._series:
             all_series = tuple(self._series.values())
             step = max(series.rows[-1].step or len(series.rows) for series in all_series)
-            needed = SCANS_THAT_AGREE if self._findings.scans else 1
-            for change in self._findings.scan(step, all_series, needed):
+            for change in self._findings.scan(step, all_series):
                 self._report(change)
         return changed
 
