@@ -41,8 +41,8 @@ def test_every_result_family_belongs_to_one_issue_and_one_topic():
 def test_fault_has_the_code_of_its_family_unless_the_check_sets_one():
     """A clean result has no code, and a fault has the mitigations of its issue."""
     results = (
-        fault("weights/partial", "tensors did not arrive"),
-        fault("weights/version", "older weights", code="SYN003"),
+        fault("weights/partial", {"tensors": "layer 1", "name": "base"}),
+        fault("weights/version", {"name": "base"}, code="SYN003"),
         Result("weights/version", CLEAN, "P3"),
     )
     answers = make_document(Audit(LIVE, {}, results))["answers"]

@@ -23,14 +23,17 @@ pytestmark = pytest.mark.usefixtures("models_loaded_once")
 
 
 def audit_fake_server(
-    trained, wrong=None, *, dtype="bfloat16", folder="checkpoint-120", others=(), **options
+    trained, wrong=None, *, dtype="bfloat16", folder="checkpoint-120", others=("checkpoint-110",), **options
 ):
     """Start a fake server with a folder and faults; audit it against checkpoint-120, and check the token limit.
 
-    `others` are further folders that may have the server's weights; without any, those beside checkpoint-120.
+    `others` are further folders that may have the server's weights; without any, those beside checkpoint-120. A server
+    with faults reports its dtype, if it reports settings.
     """
     options["against"] = [trained / parameters for parameters in others]
     engine = Engine(trained / folder, dtype, wrong, 1)
+    if wrong and wrong.settings:
+        wrong.settings["dtype"] = dtype
     with serving(engine) as url:
         audit = audit_server(url, trained / "checkpoint-120", timeout_s=500, **options)
     json.dumps(redact_for_sharing(make_document(audit)), allow_nan=False)
@@ -43,26 +46,32 @@ def fault_values(audit):
     return {item.family: item.estimates[0].value if item.estimates else None for item in audit.select(FAULT)}
 
 
+def notices(audit):
+    """Return the values of each notice."""
+    return [fact.values for item in audit.results for fact in item.evidence if fact.name == "notice"]
+
+
 def trainer_file(folder, **settings):
     """Write the file for `--trainer-config`; return its path."""
     (folder / "trainer.json").write_text(json.dumps({"temperature": 1.0} | settings))
     return folder / "trainer.json"
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_healthy_server_is_clean_in_16_and_32_bits(trained, dtype):
     """A healthy server is clean in 16 bits too, although its log-probs differ from the float32 checkpoint's."""
-    audit = audit_fake_server(trained, dtype=dtype)
+    audit = audit_fake_server(trained, dtype=dtype, others=())
     assert (fault_values(audit), audit.outcome) == ({}, CLEAN)
 
 
 FAULTS = {
-    "temperature": (ServerFaults(sampling={"temperature": 0.83}), {"sampling/temperature": approx(0.83, abs=0.02)}),
-    "top-p": (ServerFaults(sampling={"top_p": 0.913}), {"sampling/top_p": approx(0.913, abs=0.005)}),
+    "temperature, second BOS and chat template": (
+        ServerFaults(sampling={"temperature": 0.83}, double_bos=True, template="{{ messages[0]['content'] }}"),
+        {"ids/special": None, "ids/template": None, "sampling/temperature": approx(0.83, abs=0.02)},
+    ),
     "repetition penalty": (
         ServerFaults(sampling={"repetition_penalty": 1.07}), {"sampling/repetition_penalty": approx(1.07, abs=0.01)}
     ),
-    "top-k": (ServerFaults(sampling={"top_k": 23}), {"sampling/top_k": 23}),
     "temperature and top-p": (
         ServerFaults(sampling={"temperature": 0.93, "top_p": 0.96}),  # an earlier version reported a min-p
         {"sampling/temperature": approx(0.93, abs=0.02), "sampling/top_p": approx(0.96, abs=0.005)},
@@ -70,8 +79,6 @@ FAULTS = {
     "bias on an id": (ServerFaults(bias=(300, 2.0)), {"sampling/law": None}),
     "greedy": (ServerFaults(greedy=True), {"sampling/greedy": None}),
     "one seed": (ServerFaults(one_seed=True), {"sampling/seed": None}),
-    "second BOS": (ServerFaults(double_bos=True), {"ids/special": None}),
-    "chat template": (ServerFaults(template="{{ messages[0]['content'] }}"), {"ids/template": None}),
 }  # fmt: skip
 
 
@@ -81,25 +88,26 @@ def test_fault_is_reported_alone(trained, wrong, faults):
     assert fault_values(audit_fake_server(trained, wrong)) == faults
 
 
-@pytest.mark.parametrize(("stated", "faults"), [(0.9, {}), (0.8, {"sampling/top_p": approx(0.9, abs=0.005)})])
-def test_truncation_that_the_trainer_states_is_a_notice(trained, tmp_path, stated, faults):
-    """The notice has the stated value; a server with another value is a fault."""
-    wrong, trainer = ServerFaults(sampling={"top_p": 0.9}), trainer_file(tmp_path, top_p=stated)
+def test_top_k_is_found_in_float16(trained):
+    wrong = ServerFaults(sampling={"top_k": 23})
+    assert fault_values(audit_fake_server(trained, wrong, dtype="float16")) == {"sampling/top_k": 23}
+
+
+def test_other_top_p_than_the_trainer_states_is_a_fault(trained, tmp_path):
+    wrong, trainer = ServerFaults(sampling={"top_p": 0.913}), trainer_file(tmp_path, top_p=0.8)
     audit = audit_fake_server(trained, wrong, trainer=trainer)
-    assert fault_values(audit) == faults
-    notices = [fact.values for item in audit.results for fact in item.evidence if fact.name == "notice"]
-    assert notices == ([] if faults else [{"name": "top_p", "stated": 0.9, "code": "NUM002"}])
+    assert fault_values(audit) == {"sampling/top_p": approx(0.913, abs=0.005)}
+    assert notices(audit) == []
 
 
 def test_stated_top_p_and_top_k_together_are_notices(trained, tmp_path):
-    """Both are tested as stated, before one of them is estimated alone."""
+    """Both are tested as stated, before one of them is estimated alone; a notice has the stated value."""
     stated = {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
     audit = audit_fake_server(trained, trainer=trainer_file(tmp_path, **stated))
     assert fault_values(audit) == {}
-    notices = {
-        fact.values["name"] for item in audit.results for fact in item.evidence if fact.name == "notice"
-    }
-    assert notices == {"top_p", "top_k"}
+    assert notices(audit) == [
+        {"name": name, "stated": stated[name], "code": "NUM002"} for name in ("top_p", "top_k")
+    ]
 
 
 def test_older_checkpoint_is_named(trained):
@@ -114,7 +122,7 @@ def test_raw_logprobs_are_detected_from_the_samples(trained, tmp_path):
     assert faults["logprobs/raw"] == approx(0.6, abs=0.15)
 
 
-@pytest.mark.parametrize("wrong", [{"sampling": {"temperature": 0.87}}, {"bias": (300, 2.0)}, {}])
+@pytest.mark.parametrize("wrong", [{"sampling": {"temperature": 0.87}, "bias": (300, 2.0)}, {}])
 def test_raw_logprobs_leave_the_sampling_undecided(trained, wrong):
     """If temperature 1 is expected, raw log-probs leave the sampling undecided.
 
@@ -129,22 +137,23 @@ def test_raw_logprobs_leave_the_sampling_undecided(trained, wrong):
 def test_large_model_rules_out_distant_checkpoints_with_few_ids(trained, monkeypatch):
     """For a large model only checkpoints near the expected one are computed for all ids."""
     monkeypatch.setattr(reference, "_LARGE", 0)
-    audit = audit_fake_server(trained)
+    audit = audit_fake_server(trained, others=("base", "checkpoint-20", "checkpoint-110"))
     assert (fault_values(audit), audit.outcome) == ({}, CLEAN)
     distant = {fact.values["name"] for item in audit.results for fact in item.evidence if fact.name == "away"}
     assert distant >= {"base", "checkpoint-20"}
 
 
+@pytest.mark.long
 def test_layer_with_older_weights_is_named(trained):
     folder = write_mixed_checkpoint(trained, "layer 1", "checkpoint-110", "checkpoint-120")
-    audit = audit_fake_server(trained, folder=folder, others=("checkpoint-20", "checkpoint-110"))
+    audit = audit_fake_server(trained, folder=folder)
     assert fault_values(audit) == {"weights/partial": ("layer 1",)}
 
 
 def test_weights_with_one_percent_noise_are_a_fault(trained):
     """They are reported as unknown weights, and mask the results for sampling and log-probs."""
     folder = write_noisy_checkpoint(trained, 3, "checkpoint-120")
-    audit = audit_fake_server(trained, folder=folder, others=("checkpoint-20", "checkpoint-110"))
+    audit = audit_fake_server(trained, folder=folder)
     assert list(fault_values(audit)) == ["weights/unknown"]
     assert {item.family for item in audit.select("masked")} == {"sampling", "logprobs"}
 
@@ -165,7 +174,8 @@ def test_stale_cache_and_wrong_weights_stay_within_the_token_limit(trained, tmp_
     prompts = ["a prompt that is long " * 40, "another one of these " * 40, "and a third one " * 40]
     wrong = ServerFaults(stale_cache=load_rounded(trained / "checkpoint-20", "bfloat16"))
     trainer = trainer_file(tmp_path, prompts=prompts)
-    faults = fault_values(audit_fake_server(trained, wrong, folder="base", trainer=trainer, tokens=3300))
+    options = {"folder": "base", "others": ("base",), "trainer": trainer, "tokens": 3300}
+    faults = fault_values(audit_fake_server(trained, wrong, **options))
     assert list(faults) == ["weights/version", "cache/stale"]
 
 

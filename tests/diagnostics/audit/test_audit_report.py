@@ -19,6 +19,7 @@ from diagnostics.audit.results import (
     SKIPPED,
     Audit,
     Estimate,
+    Note,
     Result,
     clean,
     note,
@@ -96,7 +97,7 @@ def test_wrong_usage_is_refused(capsys, arguments, message):
 @pytest.mark.parametrize("form", ["json", "jsonl", "markdown", "html"])
 def test_evidence_names_no_person_in_shared_formats(capsys, form):
     """A user name and an address in a value that the server reports are not shown."""
-    setting = note("setting", "{name}: {value}", name="release", value="/home/alice/vllm on 10.1.2.3")
+    setting = Note("setting", "release: /home/alice/vllm on 10.1.2.3", {"value": "/home/alice/vllm"})
     report.write_audit(audit(clean("settings", evidence=(setting,))), form, verbose=True)
     printed = capsys.readouterr().out
     assert "release" in printed
@@ -118,7 +119,7 @@ def test_fix_is_that_of_the_framework_of_the_run(capsys, framework, shown, missi
 
 
 def test_consequence_of_another_fault_has_no_fix_of_its_own(capsys):
-    facts = (note("consequence_of", "probably a consequence of: greedy sampling"),)
+    facts = (note("consequence_of", root="greedy sampling"),)
     symptom = Result("rewards/no_spread", FAULT, "samples", "no spread", code="REW004", evidence=facts)
     report.write_audit(audit(symptom), "terminal")
     printed = capsys.readouterr().out

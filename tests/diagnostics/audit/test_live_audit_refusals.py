@@ -1,16 +1,21 @@
 """A live audit refuses an unusable input or server with one line, and gives no verdict if the weights change."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from diagnostics.__main__ import main
+from diagnostics.audit.live import server_audit
 from diagnostics.audit.live.server_audit import audit_server
 from diagnostics.audit.live.server_settings import read_trainer_settings
 from diagnostics.audit.results import AuditError, NotAvailableError
 from tests.diagnostics.audit.fake_vllm_server import Engine, ServerFaults, serving
 
 
-def test_weight_update_during_the_audit_gives_no_verdict(trained):
+def test_weight_update_during_the_audit_gives_no_verdict(trained, monkeypatch):
     """The audit ends without a verdict, because its scores and samples come from two policy versions."""
+    for name in ("check_weights", "check_sampling", "check_cache"):
+        monkeypatch.setattr(server_audit._Probes, name, lambda *_: SimpleNamespace(floor=0.0))
     engine = Engine(trained / "checkpoint-120", "bfloat16", ServerFaults(versions=["7", "8"]))
     with serving(engine) as address, pytest.raises(NotAvailableError, match="from 7 to 8 meanwhile"):
         audit_server(address, trained / "checkpoint-120", timeout_s=500)

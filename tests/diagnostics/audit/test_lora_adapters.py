@@ -49,10 +49,12 @@ def save_merged(adapters, trained, tmp_path_factory):
     ("step", "times", "dtype", "faults"),
     [
         (20, 1, "bfloat16", {}),
-        (20, 2.0, "bfloat16", {"weights/adapter": pytest.approx(2.0, abs=0.05)}),
+        pytest.param(
+            20, 2.0, "bfloat16", {"weights/adapter": pytest.approx(2.0, abs=0.05)}, marks=pytest.mark.long
+        ),
         (20, 0.5, "float32", {"weights/adapter": pytest.approx(0.5, abs=0.05)}),
         (20, 0, "float32", {"weights/version": "checkpoint-120"}),
-        (10, 1, "bfloat16", {"weights/version": "checkpoint-10"}),
+        pytest.param(10, 1, "bfloat16", {"weights/version": "checkpoint-10"}, marks=pytest.mark.long),
     ],
     ids=["once", "twice after a resume", "half, another alpha", "not added: the base", "older step"],
 )

@@ -12,7 +12,7 @@ import pytest
 
 from diagnostics.audit.recorded.advantages import Formula, check_advantages
 from diagnostics.audit.recorded.run_audit import audit_run
-from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample
+from diagnostics.audit.recorded.run_data import Recording, Sample
 from diagnostics.audit.results import CLEAN, FAULT, NOT_DECIDED, SKIPPED, AuditError
 from tests.diagnostics.audit_recorded import runs
 from tests.diagnostics.audit_recorded.runs import fault_families
@@ -82,7 +82,7 @@ def test_advantages_of_functions_with_unknown_weights_are_skipped(tmp_path):
         Sample(1, "2+2?", f"{index}", None, total - sum(totals) / 16, entry)
         for index, (total, entry) in enumerate(zip(totals, scores, strict=True))
     ]
-    (result,) = check_advantages(RunArtifacts((Recording("completions.jsonl", tuple(samples)),)))
+    result = check_advantages(Recording("completions.jsonl", tuple(samples)))
     assert (result.outcome, result.decisive) == (SKIPPED, False)
 
 

@@ -246,14 +246,14 @@ def test_tokenizer_that_is_a_device_is_not_read(tmp_path, looked_up_hosts):
     assert not looked_up_hosts
 
 
-@pytest.mark.parametrize("name", ["vocab", "merges", "anything"])
+@pytest.mark.parametrize("name", ["vocab", "merges", "vocab_file", "anything"])
 def test_tokenizer_setting_that_names_a_file_elsewhere_is_refused(name, tiny, tmp_path):
     """transformers 5 opens the texts `vocab` and `merges`; a folder under another name is no file."""
     (tmp_path / "private.txt").write_text("secret")
     path = shutil.copytree(tiny, tmp_path / "model") / "tokenizer_config.json"
-    for value, expected in {str(tmp_path / "private.txt"): "refused", "../private.txt": "refused"}.items():
+    for value in (str(tmp_path / "private.txt"), "../private.txt"):
         path.write_text(json.dumps({name: value}))
-        with pytest.raises(AuditError, match=expected):
+        with pytest.raises(AuditError, match="refused"):
             Tokenizer(path.parent)
     path.write_text(json.dumps({"name_or_path": str(tmp_path), "tokenizer_class": "PreTrainedTokenizerFast"}))
     assert Tokenizer(path.parent)
@@ -281,7 +281,9 @@ def test_tokenizer_of_other_files_is_refused(tiny, tmp_path):
         Tokenizer(folder)
 
 
-@pytest.mark.parametrize("kind", ["BertJapaneseTokenizer", "CTRLTokenizer"])
+@pytest.mark.parametrize(
+    "kind", ["BertJapaneseTokenizer", "CTRLTokenizer", "EsmTokenizer", "PhobertTokenizer"]
+)
 def test_class_that_does_not_use_tokenizer_json_is_not_loaded(kind, tiny, tmp_path):
     """Without this, MeCab would read the pipe, which an option in a longer text names, and wait for ever."""
     folder = shutil.copytree(tiny, tmp_path / "model")
@@ -312,28 +314,10 @@ def test_hostile_tokenizer_reaches_a_limit(parts, message, tiny, tmp_path, limit
     assert Tokenizer(tiny).decode(Tokenizer(tiny).encode("ab")) == "ab"
 
 
-SLOW = {
-    "a vocabulary of newlines": (
-        "EsmTokenizer",
-        "vocab.txt",
-        b"\n" * 30_000_000,
-        0,
-        "cannot be read: its class",
-    ),
-    "a sparse file": ("PhobertTokenizer", "bpe.codes", b"", 1 << 35, "cannot be read: its class"),
-    "a sparse tokenizer.json": ("PreTrainedTokenizerFast", "tokenizer.json", b"", 1 << 35, "failed: "),
-}
-
-
-@pytest.mark.parametrize(("kind", "name", "data", "size", "message"), SLOW.values(), ids=SLOW)
-def test_oversized_files_are_not_loaded(kind, name, data, size, message, tiny, tmp_path, limits):
-    """A class that reads other files is refused, and a large tokenizer.json reaches a limit."""
+def test_oversized_tokenizer_reaches_a_limit(tiny, tmp_path, limits):
     folder = shutil.copytree(tiny, tmp_path / "model")
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
-    (folder / "vocab.txt").write_text("a 1\n")
-    (folder / name).write_bytes(data)
-    os.truncate(folder / name, size or len(data))
-    with pytest.raises((AuditError, NotAvailableError), match=f"its tokenizer {message}"):
+    os.truncate(folder / "tokenizer.json", 1 << 35)
+    with pytest.raises(NotAvailableError, match="its tokenizer failed: "):
         Tokenizer(folder)
 
 
@@ -360,14 +344,20 @@ def test_panic_of_the_tokenizer_is_reported_as_not_checked(tiny, tmp_path, monke
 ANSWERS = [b"{", b'["", ["a"]]', b'["", [-1]]', b'["", []]' + b" " * 1000]
 
 
+@pytest.fixture
+def stalled(tiny, monkeypatch):
+    """Return a tokenizer whose child process is one that sleeps, that process, and the other end of its connection."""
+    tokenizer, (ours, theirs), child = Tokenizer(tiny), Pipe(), process.start(["sleep", "1000"])
+    monkeypatch.setattr(checkpoint_tokenizer, "_start_child", Mock(return_value=(child, ours)))
+    return tokenizer, child, theirs
+
+
 @pytest.mark.parametrize("answer", ANSWERS, ids=["a part", "a text", "a negative id", "a long text"])
-def test_invalid_answer_is_refused(answer, tiny, monkeypatch):
+def test_invalid_answer_is_refused(answer, stalled, monkeypatch):
     """Ids are numbers, and the size of an answer is limited; the child process is ended."""
     monkeypatch.setattr(checkpoint_tokenizer, "_MAX_ANSWER", 500)
-    tokenizer, (ours, theirs) = Tokenizer(tiny), Pipe()
+    tokenizer, child, theirs = stalled
     theirs.send_bytes(answer)
-    child = process.start(["sleep", "1000"])
-    monkeypatch.setattr(checkpoint_tokenizer, "_start_child", Mock(return_value=(child, ours)))
     with pytest.raises(NotAvailableError, match="no valid answer of 4 MiB"):
         tokenizer.encode("ab")
     assert child.returncode == -signal.SIGTERM
@@ -395,9 +385,8 @@ def test_child_process_has_kernel_limits_and_no_hub(tiny):
     assert (child / "cwd").readlink() == Path("/")
 
 
-def test_ctrl_c_ends_the_child_process(tiny, monkeypatch):
-    tokenizer, (ours, _theirs), child = Tokenizer(tiny), Pipe(), process.start(["sleep", "1000"])
-    monkeypatch.setattr(checkpoint_tokenizer, "_start_child", Mock(return_value=(child, ours)))
+def test_ctrl_c_ends_the_child_process(stalled):
+    tokenizer, child, _ = stalled
     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         tokenizer.encode("ab")
@@ -466,51 +455,22 @@ def test_hub_is_not_contacted(looked_up_hosts, monkeypatch):
     assert os.environ["HF_HUB_OFFLINE"] == "1"
 
 
-def link_template(folder, outside):
-    """Make the chat template a link to a file outside of the checkpoint."""
-    (folder / "chat_template.jinja").symlink_to(outside)
-
-
-def link_additional_template(folder, outside):
-    """Make an additional chat template a link to a file outside of the checkpoint."""
-    (folder / "additional_chat_templates").mkdir()
-    (folder / "additional_chat_templates/default.jinja").symlink_to(outside)
-
-
-def link_folder_of_templates(folder, outside):
-    """Make the folder of additional chat templates a link to a folder outside of the checkpoint."""
-    (folder / "additional_chat_templates").symlink_to(outside.parent)
-
-
-def link_settings(folder, outside):
-    """Make generation_config.json a link to a valid file outside of the checkpoint."""
-    outside.write_text("{}")
-    (folder / "generation_config.json").unlink(missing_ok=True)
-    (folder / "generation_config.json").symlink_to(outside)
-
-
-def name_vocabulary(folder, outside):
-    """Name a file outside of the checkpoint as the tokenizer's vocabulary."""
-    path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"vocab_file": str(outside)}))
-
-
-LINKS = [link_template, link_additional_template, link_folder_of_templates, link_settings, name_vocabulary]
-
-
-@pytest.mark.parametrize("lead_out", LINKS)
-def test_file_outside_of_the_checkpoint_is_not_read(lead_out, tiny, tmp_path):
-    """The tokenizer is refused, and with a link the model, too."""
-    folder = shutil.copytree(tiny, tmp_path / "model")
+@pytest.mark.parametrize(
+    "name",
+    ["chat_template.jinja", "additional_chat_templates/a.jinja", "additional_chat_templates", "generation_config.json"],
+)  # fmt: skip
+def test_link_out_of_the_checkpoint_is_not_followed(name, tiny, tmp_path):
+    """Neither the tokenizer nor the model is loaded."""
     outside = tmp_path / "private/diary.jinja"
     outside.parent.mkdir()
-    outside.write_text("a secret")
-    lead_out(folder, outside)
-    with pytest.raises(AuditError, match=r"a link that leads out of the folder|vocab_file = .* refused"):
-        Tokenizer(folder)
-    if lead_out is not name_vocabulary:
+    outside.write_text("{}")
+    link = shutil.copytree(tiny, tmp_path / "model") / name
+    link.parent.mkdir(exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(outside if "." in link.name else outside.parent)
+    for load in (Tokenizer, checkpoint_validation.load_model):
         with pytest.raises(AuditError, match="a link that leads out of the folder"):
-            checkpoint_validation.load_model(folder)
+            load(tmp_path / "model")
 
 
 def test_links_of_the_hub_cache_are_followed_to_its_own_blobs(tiny, tmp_path):
