@@ -77,10 +77,8 @@ class Watch:
         for path, version in self._files.items():
             try:
                 status = path.stat()
-            except FileNotFoundError:
+            except OSError:  # it may appear later
                 continue
-            except OSError as error:
-                raise AuditError(f"{path}: {error.strerror or error}") from error
             self._files[path] = (status.st_ino, status.st_size, status.st_mtime_ns)
             if self._files[path] != version:
                 changed, self._unread[path] = True, UnreadInputs()

@@ -31,8 +31,9 @@ from diagnostics.audit.live.server_audit import audit_server
 from diagnostics.audit.live.vllm_server import Server
 from diagnostics.audit.results import CLEAN, FAULT
 from evaluation.audit import proxy
+from evaluation.audit.bench_server import BenchEngine, BenchFaults
 from tests.diagnostics.audit import tiny_model
-from tests.diagnostics.audit.fake_vllm_server import Engine, ServerFaults, load_rounded, serving
+from tests.diagnostics.audit.fake_vllm_server import load_rounded, serving
 
 TOLERANCES = {
     "temperature": 0.02,
@@ -60,14 +61,14 @@ class Case:
 
     name: str
     families: tuple[str, ...]
-    wrong: ServerFaults = field(default_factory=ServerFaults)
+    wrong: BenchFaults = field(default_factory=BenchFaults)
     values: dict[str, Any] = field(default_factory=dict)
     folder: str = ""
     trainer: dict[str, Any] = field(default_factory=dict)
 
 
 def _sampling_fault(name: str, value: float) -> Case:
-    return Case(name, (f"sampling/{name}",), ServerFaults(sampling={name: value}), {name: value})
+    return Case(name, (f"sampling/{name}",), BenchFaults(sampling={name: value}), {name: value})
 
 
 def cases(seed: int, folder: Path) -> Iterator[Case]:
@@ -87,19 +88,19 @@ def cases(seed: int, folder: Path) -> Iterator[Case]:
     yield Case(
         "bias on an id",
         ("sampling/law",),
-        ServerFaults(bias=(_most_likely_id(folder), round(draw.uniform(-5, -1), 2))),
+        BenchFaults(bias=(_most_likely_id(folder), round(draw.uniform(-5, -1), 2))),
     )
-    yield Case("greedy", ("sampling/greedy",), ServerFaults(greedy=True))
-    yield Case("one seed", ("sampling/seed",), ServerFaults(one_seed=True))
-    yield Case("log-probs shifted", ("sampling/law",), ServerFaults(shift=sign))
-    yield Case("beside another token", ("logprobs/token",), ServerFaults(argmax_logprobs=True))
-    yield Case("samples beside other prompts", ("sampling/law",), ServerFaults(permuted=True))
-    yield Case("a second BOS", ("ids/special",), ServerFaults(double_bos=True))
+    yield Case("greedy", ("sampling/greedy",), BenchFaults(greedy=True))
+    yield Case("one seed", ("sampling/seed",), BenchFaults(one_seed=True))
+    yield Case("log-probs shifted", ("sampling/law",), BenchFaults(shift=sign))
+    yield Case("beside another token", ("logprobs/token",), BenchFaults(argmax_logprobs=True))
+    yield Case("samples beside other prompts", ("sampling/law",), BenchFaults(permuted=True))
+    yield Case("a second BOS", ("ids/special",), BenchFaults(double_bos=True))
     heat = round(draw.uniform(0.5, 0.75), 3)
     yield Case(
         "raw log-probs",
         ("logprobs/raw",),
-        ServerFaults(raw=True, settings=None),
+        BenchFaults(raw=True, settings=None),
         trainer={"temperature": heat},
     )
     for name, of in (("older by one", "checkpoint-280"), ("much older", "checkpoint-20"), ("base", "base")):
@@ -113,27 +114,27 @@ def cases(seed: int, folder: Path) -> Iterator[Case]:
     )
     yield Case("weights 1 % off", ("weights/unknown",), folder=write_noisy_checkpoint(folder, seed))
     older = load_rounded(folder / "checkpoint-20", "float32")
-    yield Case("replicas", ("replicas/weights",), ServerFaults(second=older))
-    yield Case("stale keys", ("cache/stale",), ServerFaults(stale_cache=older))
+    yield Case("replicas", ("replicas/weights",), BenchFaults(second=older))
+    yield Case("stale keys", ("cache/stale",), BenchFaults(stale_cache=older))
     top = round(draw.uniform(0.7, 0.95), 4)
     both = {"temperature": heat, "top_p": top}
     yield Case(
         "pair: temperature, top_p",
         ("sampling/temperature", "sampling/top_p"),
-        ServerFaults(sampling=both),
+        BenchFaults(sampling=both),
         both,
     )
     both = {"temperature": heat, "repetition_penalty": round(draw.uniform(1.05, 1.3), 4)}
     yield Case(
         "pair: temperature, repetition",
         ("sampling/temperature", "sampling/repetition_penalty"),
-        ServerFaults(sampling=both),
+        BenchFaults(sampling=both),
         both,
     )
     yield Case(
         "pair: older, temperature",
         ("weights/version", "sampling/temperature"),
-        ServerFaults(sampling={"temperature": heat}),
+        BenchFaults(sampling={"temperature": heat}),
         {"version": "checkpoint-280", "temperature": heat},
         "checkpoint-280",
     )
@@ -144,13 +145,13 @@ def healthy_cases(seed: int, dtype: str) -> Iterator[Case]:
     draw = random.Random(seed)
     floor = 2e-6 if dtype == "float32" else 0.011
     yield Case("nothing wrong", ())
-    yield Case("nothing wrong: batches of other sizes", (), ServerFaults(batches=True))
-    yield Case("nothing wrong: other kernels", (), ServerFaults(noise=draw.uniform(0.1, 0.5) * floor))
+    yield Case("nothing wrong: batches of other sizes", (), BenchFaults(batches=True))
+    yield Case("nothing wrong: other kernels", (), BenchFaults(noise=draw.uniform(0.1, 0.5) * floor))
 
 
 def _most_likely_id(folder: Path) -> int:
     """Return the token id with the highest mean probability: a bias on it has a visible effect."""
-    engine = Engine(folder / "checkpoint-300", "float32")
+    engine = BenchEngine(folder / "checkpoint-300", "float32")
     ids = engine.tokenizer(tiny_model.corpus()[:600])["input_ids"][:200]
     return int(engine.logits(ids).softmax(-1).mean(0).argmax())
 
@@ -196,7 +197,7 @@ def stand_in_server(case: Case, folder: Path, dtype: str, seed: int) -> Iterator
     for name in ("second", "stale_cache"):
         if model := getattr(case.wrong, name):
             setattr(case.wrong, name, round_weights(model, getattr(torch, dtype)))
-    with serving(Engine(folder / (case.folder or "checkpoint-300"), dtype, case.wrong, seed)) as url:
+    with serving(BenchEngine(folder / (case.folder or "checkpoint-300"), dtype, case.wrong, seed)) as url:
         yield url
 
 

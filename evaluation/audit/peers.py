@@ -29,8 +29,9 @@ from diagnostics.audit.live.sampling_distribution import Sampling
 from diagnostics.audit.live.server_audit import audit_server
 from diagnostics.audit.recorded.run_audit import audit_run, read_run
 from diagnostics.audit.results import FAULT
+from evaluation.audit.bench_server import BenchEngine, BenchFaults
 from evaluation.audit.live_bench import write_mixed_checkpoint, write_noisy_checkpoint
-from tests.diagnostics.audit.fake_vllm_server import Engine, ServerFaults, load_rounded, serving
+from tests.diagnostics.audit.fake_vllm_server import load_rounded, serving
 from tests.diagnostics.audit.tiny_model import corpus
 from tests.diagnostics.audit_recorded import faults, runs
 
@@ -61,25 +62,25 @@ SAMPLES = (
 )
 
 
-def engine_faults(folder: Path) -> dict[str, tuple[str, str, ServerFaults]]:
+def engine_faults(folder: Path) -> dict[str, tuple[str, str, BenchFaults]]:
     """Return the engine faults by name: expected family, folder of the weights, and the fault of the server."""
     return {
-        "temperature 0.8": ("sampling/temperature", NAME, ServerFaults(sampling={"temperature": 0.8})),
-        "top-p 0.95": ("sampling/top_p", NAME, ServerFaults(sampling={"top_p": 0.95})),
+        "temperature 0.8": ("sampling/temperature", NAME, BenchFaults(sampling={"temperature": 0.8})),
+        "top-p 0.95": ("sampling/top_p", NAME, BenchFaults(sampling={"top_p": 0.95})),
         "repetition penalty 1.1": (
             "sampling/repetition_penalty",
             NAME,
-            ServerFaults(sampling={"repetition_penalty": 1.1}),
+            BenchFaults(sampling={"repetition_penalty": 1.1}),
         ),
-        "weights one checkpoint old": ("weights/version", "checkpoint-280", ServerFaults()),
-        "a layer not synced": ("weights/partial", write_mixed_checkpoint(folder, "layer 1"), ServerFaults()),
-        "weights 1 % off": ("weights/unknown", write_noisy_checkpoint(folder, 900), ServerFaults()),
-        "log-probs shifted": ("sampling/law", NAME, ServerFaults(shift=1)),
-        "a second BOS": ("ids/special", NAME, ServerFaults(double_bos=True)),
+        "weights one checkpoint old": ("weights/version", "checkpoint-280", BenchFaults()),
+        "a layer not synced": ("weights/partial", write_mixed_checkpoint(folder, "layer 1"), BenchFaults()),
+        "weights 1 % off": ("weights/unknown", write_noisy_checkpoint(folder, 900), BenchFaults()),
+        "log-probs shifted": ("sampling/law", NAME, BenchFaults(shift=1)),
+        "a second BOS": ("ids/special", NAME, BenchFaults(double_bos=True)),
         "stale keys in the cache": (
             "cache/stale",
             NAME,
-            ServerFaults(stale_cache=load_rounded(folder / "checkpoint-20", "bfloat16")),
+            BenchFaults(stale_cache=load_rounded(folder / "checkpoint-20", "bfloat16")),
         ),
     }
 
@@ -107,10 +108,10 @@ def run_peer_tools(python: str, entries: list[dict[str, Any]]) -> dict[str, set[
     return {tool: set(names) for tool, names in json.loads(done.stdout.splitlines()[-1]).items()}
 
 
-def mismatch_metrics(folder: Path, served: str, wrong: ServerFaults) -> dict[str, float]:
+def mismatch_metrics(folder: Path, served: str, wrong: BenchFaults) -> dict[str, float]:
     """Sample at least TOKENS tokens from an engine with a fault; return the mismatch metrics of their log-probs."""
     reference, words = Reference(folder / NAME), Tokenizer(folder / NAME)
-    engine = Engine(folder / served, "bfloat16", wrong, 5)
+    engine = BenchEngine(folder / served, "bfloat16", wrong, 5)
     text = words.encode(corpus()[2000:9000])
     engine_side, trainer_side = [], []
     for start in range(0, len(text), 90):
@@ -176,7 +177,7 @@ def main() -> None:
     """Print the table: the healthy run, then faults of metrics, of samples and of the engine."""
     run, folder, python = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     torch.set_num_threads(1)
-    right = mismatch_metrics(folder, NAME, ServerFaults())
+    right = mismatch_metrics(folder, NAME, BenchFaults())
     logged = {f"sampling/sampling_logp_difference/{name}": right[name] for name in ("mean", "max")}
     base = read_metrics(run, engine=logged)
     healthy = run_peer_tools(python, base)
@@ -198,7 +199,7 @@ def main() -> None:
         entries = read_metrics(
             run, engine={f"sampling/sampling_logp_difference/{key}": detected[key] for key in ("mean", "max")}
         )
-        with serving(Engine(folder / served, "bfloat16", wrong, 3)) as url:
+        with serving(BenchEngine(folder / served, "bfloat16", wrong, 3)) as url:
             ours = format_families(audit_server(url, folder / NAME, timeout_s=500), family)
         print_row(
             f"engine: {name} (KL {detected['mismatch_kl']:.2g})",

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+from evaluation.audit.bench_server import BenchFaults, exchange_samples
 from tests.diagnostics.audit.fake_vllm_server import ServerFaults
 from tests.processes import run_server
 
@@ -98,13 +99,11 @@ def change_answer(answer: dict[str, Any], body: dict[str, Any], wrong: ServerFau
         return answer
     for choice in choices:
         reported = choice["logprobs"]
-        if wrong.shift:
+        if isinstance(wrong, BenchFaults) and wrong.shift:
             values = reported["token_logprobs"]
             reported["token_logprobs"] = values[-wrong.shift :] + values[: -wrong.shift]
         if wrong.argmax_logprobs:
             reported["tokens"] = [reported["tokens"][0], *reported["tokens"][:-1]]
-    if wrong.permuted:
-        copies = body.get("n", 1)
-        moved = choices[copies:] + choices[:copies]
-        answer["choices"] = [{**item, "index": place} for place, item in enumerate(moved)]
+    if isinstance(wrong, BenchFaults) and wrong.permuted:
+        answer["choices"] = exchange_samples(choices, body)
     return answer

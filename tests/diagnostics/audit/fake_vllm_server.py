@@ -28,17 +28,13 @@ class ServerFaults:
         sampling: Sampling parameters that override those of the request.
         bias: A token id, and the number that is added to its logit.
         raw: Reported log-probs are those of the unchanged logits, without bias, penalties, temperature and truncation.
-        shift: Log-probs are shifted by this many positions.
         greedy: Every sampled token is the likeliest.
         one_seed: All samples of a prompt use the same seed, so that they are equal.
-        permuted: Each prompt gets the samples of the next one.
         argmax_logprobs: Log-probs are those of the likeliest token, not of the sampled one.
         stale_cache: Model that gives the top log-probs without a cache salt, as a stale prefix cache does.
         second: Model of a second replica, which answers every other call.
         double_bos: `/tokenize` adds a second BOS token.
         template: Chat template of the server, if it differs from the checkpoint's.
-        noise: Standard deviation of Gaussian noise on every logit, which simulates other kernels.
-        batches: Each sequence is computed in a batch of random size, whose other sequences are random.
         no_logprobs: Samples have no log-probs.
         paused: The server reports that it is paused.
         versions: Weight versions that the server reports, one per request; the last one repeats.
@@ -49,17 +45,13 @@ class ServerFaults:
     sampling: dict[str, Any] = field(default_factory=dict)
     bias: tuple[int, float] | None = None
     raw: bool = False
-    shift: int = 0
     greedy: bool = False
     one_seed: bool = False
-    permuted: bool = False
     argmax_logprobs: bool = False
     stale_cache: Any = None
     second: Any = None
     double_bos: bool = False
     template: str = ""
-    noise: float = 0.0
-    batches: bool = False
     no_logprobs: bool = False
     paused: bool = False
     versions: list[str] = field(default_factory=list)
@@ -85,34 +77,22 @@ class Engine:
             model = self.faults.second
         if plain and self.faults.stale_cache is not None:
             model = self.faults.stale_cache
-        return self._with_noise(self._forward(model, [ids, *self._batch_neighbours(len(ids))])[0])
+        return self.forward(model, [ids])[0]
 
     @torch.inference_mode()
     def last_logits(self, sequences: list[list[int]]) -> torch.Tensor:
         """Return the logits after the last token of each sequence; equally long ones are one batch."""
-        if self.faults.batches or len({len(ids) for ids in sequences}) > 1:
+        if len({len(ids) for ids in sequences}) > 1:
             return torch.stack([self.logits(ids)[-1] for ids in sequences])
         is_second = self.faults.second is not None and self.calls % 2
         model = self.faults.second if is_second else self.model
-        return self._with_noise(self._forward(model, sequences)[:, -1])
+        return self.forward(model, sequences)[:, -1]
 
-    def _forward(self, model: Any, sequences: list[list[int]]) -> torch.Tensor:
+    def forward(self, model: Any, sequences: list[list[int]]) -> torch.Tensor:
+        """Return the logits of equally long sequences."""
         ids = torch.tensor(sequences, device=model.device)
         logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits.cpu().double()
         return logits
-
-    def _with_noise(self, rows: torch.Tensor) -> torch.Tensor:
-        if not self.faults.noise:
-            return rows
-        return rows + self.faults.noise * torch.randn(rows.shape, generator=self.generator, dtype=rows.dtype)
-
-    def _batch_neighbours(self, length: int) -> list[list[int]]:
-        """Return random sequences that fill the batch, if batch sizes vary."""
-        if not self.faults.batches:
-            return []
-        count = int(torch.randint(0, 8, (1,), generator=self.generator))
-        rows = torch.randint(0, len(self.tokenizer), (count, length), generator=self.generator)
-        return [[int(token) for token in row] for row in rows]
 
     def score(self, ids: list[int]) -> list[Any]:
         """Return the `prompt_logprobs` of a sequence."""
@@ -138,8 +118,6 @@ class Engine:
                 values[place].append(float(reported_row[scored]))
                 reported[place].append(scored)
                 ids[place].append(token)
-        if by := self.faults.shift:
-            values = [row[-by:] + row[:-by] for row in values]
         return list(zip(ids, values, reported, strict=True))
 
     def complete(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -166,9 +144,6 @@ class Engine:
             if "prompt_logprobs" in body:
                 choice["prompt_logprobs"] = self.score(prompt)
             choices.append(choice)
-        if self.faults.permuted and len(prompts) > 1:
-            moved = choices[copies:] + choices[:copies]
-            choices = [{**item, "index": place} for place, item in enumerate(moved)]
         return {"choices": choices}
 
     def tokenize(self, body: dict[str, Any]) -> dict[str, Any]:

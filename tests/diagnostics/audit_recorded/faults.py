@@ -197,10 +197,20 @@ def _put_nan(folder, _seed):
     save_file(tensors, path)
 
 
+def _lose_updates(folder, _seed):
+    """Add the same update to bfloat16 weights at each step, which changes only the small ones."""
+    paths = _checkpoints(folder)
+    tensors = {name: (10 * tensor).bfloat16() for name, tensor in load_file(paths[0]).items()}
+    for path in paths:
+        save_file(tensors, path)
+        tensors = {name: tensor + 1e-4 for name, tensor in tensors.items()}
+
+
 FILES = (
     ("NaN in the gradient's norm", "metrics/nan", _metrics(lambda place: {"grad_norm": math.nan} if place > 3 else {})),
     ("a learning rate of 0", "metrics/rate_zero", _metrics(lambda _: {"lr": 0.0})),
     ("weights that do not move", "moved/nothing", _freeze(lambda _name: True)),
     ("a layer that does not move", "moved/part", _freeze(lambda name: "layers.1" in name)),
     ("weights that are no numbers", "moved/nan", _put_nan),
+    ("updates that bfloat16 loses", "moved/lost", _lose_updates),
 )  # fmt: skip
