@@ -52,7 +52,6 @@ class Watch:
         """Watch until interrupted or idle; return the audit.
 
         Raises:
-            AuditError: A file's size and time cannot be read.
             NotAvailableError: No metrics were read.
         """
         changed = clock()
@@ -68,11 +67,7 @@ class Watch:
         return self.finish()
 
     def scan_files(self) -> bool:
-        """Read the files that changed and check all metrics; return whether any file changed.
-
-        Raises:
-            AuditError: A file's size and time cannot be read.
-        """
+        """Read the files that changed and check all metrics; return whether any file changed."""
         changed = False
         for path, version in self._files.items():
             try:
