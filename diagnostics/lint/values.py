@@ -9,6 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from diagnostics.api_index.uses import Use
 from diagnostics.findings import NotChecked
 from diagnostics.output.redact import remember_secret, truncate
 
@@ -111,6 +112,7 @@ class Settings:
         repeated: Values that the same command replaces later, because it gives the option again with another value.
         split: Assignments with a blank beside `=`, which the shell or Hydra takes for several words.
         files: Other files that were read for the settings.
+        uses: What the Python script takes from packages in the API index; see `collect_script_uses`.
     """
 
     framework: str
@@ -132,6 +134,7 @@ class Settings:
     repeated: list[Value] = field(default_factory=list)
     split: list[Value] = field(default_factory=list)
     files: set[str] = field(default_factory=set)
+    uses: tuple[Use, ...] = ()
 
     def set(self, key: str, value: Value, *, notes_repeated: bool = False) -> None:
         """Set an option; if `notes_repeated`, add a value of the same file that it replaces to `repeated`."""
