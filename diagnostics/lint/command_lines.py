@@ -155,6 +155,7 @@ def read_command(
     settings.launcher = _read_launcher(launch_words, file)
     settings.not_checked += command.not_checked
     settings.split += command.split
+    settings.unexported = command.unexported
     for key, text in way.extra.items():
         settings.set(key, Value(parse_scalar(text), place))
     read = _read_overrides if uses_overrides(recognised.framework) else _read_flags

@@ -273,7 +273,8 @@ def _similar_option(name: str, names: frozenset[str], *, hydra: bool) -> str:
     """Return the option that a misspelt one most likely means; empty if it is none or a script's own option."""
     similar = suggest(name, names)
     if hydra:
-        return similar if similar.rpartition(".")[0] == name.rpartition(".")[0] else ""
+        is_moved = similar.rpartition(".")[2] == name.rpartition(".")[2]
+        return similar if is_moved or similar.rpartition(".")[0] == name.rpartition(".")[0] else ""
     # Scripts have options such as `hub_model_revision` and `push_to_hf`; a misspelt name is closer to one of TRL.
     is_close = difflib.SequenceMatcher(None, name, similar).ratio() > _MISSPELT or name == f"{similar}s"
     own = similar.startswith("dataset") or similar.count("_") != name.count("_") or not is_close
@@ -496,6 +497,11 @@ def suggest(name: str, names: frozenset[str]) -> str:
     last_parts = [option.rpartition(".")[2] for option in siblings]
     if match := difflib.get_close_matches(last, last_parts, 1, _SIMILARITY):
         return head + dot + match[0]
+    if siblings and dot:
+        # A key that is indented one level too far, or not far enough.
+        pattern = re.compile(rf"(?:{re.escape(head.rpartition('.')[0])}|{re.escape(head)}\.[^.]+)\.{re.escape(last)}")
+        moved = [option for option in names if pattern.fullmatch(option)]
+        return moved[0] if len(moved) == 1 else ""
     match = difflib.get_close_matches(name, names, 1, _SIMILARITY) if not siblings else []
     return match[0] if match else ""
 

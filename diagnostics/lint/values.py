@@ -48,6 +48,7 @@ class Value:
         outside: Whether something outside the files may replace the value: the environment in `${X:-8}`, or arguments.
         written: The value in the file if `data` was derived from it, else UNKNOWN.
         factors: For a product, the settings that were multiplied.
+        replaced: The value under the same key earlier in the same table of a YAML or JSON file.
     """
 
     data: Any
@@ -57,6 +58,7 @@ class Value:
     outside: bool = False
     written: Any = UNKNOWN
     factors: tuple[Value, ...] = ()
+    replaced: Value | None = None
 
     def __post_init__(self) -> None:
         """Remember a secret, which other settings may contain by a variable or an anchor."""
@@ -81,7 +83,7 @@ class Value:
     def with_key(self, key: str) -> Value:
         """Return the same value under another key."""
         # `replace` would take several times as long, and a config may have 100,000 values.
-        return Value(self.data, self.place, key, self.soft, self.outside, self.written, self.factors)
+        return Value(self.data, self.place, key, self.soft, self.outside, self.written, self.factors, self.replaced)
 
     def derive(self, data: Any) -> Value:
         """Return a setting with other data that follows from this setting; `written` keeps the value in the file."""
@@ -111,6 +113,7 @@ class Settings:
         orphaned: Options after the end of the command (a missing backslash), which the command never receives.
         repeated: Values that the same command replaces later, because it gives the option again with another value.
         split: Assignments with a blank beside `=`, which the shell or Hydra takes for several words.
+        unexported: Assigned variables that do not reach the command; see `shell.Command`.
         files: Other files that were read for the settings.
         uses: What the Python script takes from packages in the API index; see `collect_script_uses`.
     """
@@ -133,6 +136,7 @@ class Settings:
     orphaned: list[Value] = field(default_factory=list)
     repeated: list[Value] = field(default_factory=list)
     split: list[Value] = field(default_factory=list)
+    unexported: tuple[Value, ...] = ()
     files: set[str] = field(default_factory=set)
     uses: tuple[Use, ...] = ()
 

@@ -68,8 +68,8 @@ def compose_config(settings: Settings, *, required: bool) -> None:
     for key, value in config.values.items():
         if key not in removed and not key.startswith(tuple(f"{name}." for name in removed)):
             settings.options.setdefault(key, value)
-    settings.files.add(str(file))
     if not is_config:
+        settings.files.add(str(file))
         settings.script_options = settings.script_options.union(config.options)
     for name_of_part, reason in config.missing.items():
         settings.not_checked.append(NotChecked(f"{name_of_part}.yaml", reason, "", str(file)))

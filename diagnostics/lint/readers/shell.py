@@ -42,6 +42,12 @@ _MAX_SCRIPT = 200_000
 # tree-sitter takes up to 5 minutes for this size, in one call of C: larger scripts than _SMALL_SCRIPT, which take less
 # than a second, are parsed in a child process first. A real one of 200 kB takes 0.2 s.
 _SMALL_SCRIPT, _PARSE_S = 8000, 1.0
+# Variables that launchers, engines and their libraries read from the environment; and what exports all variables.
+_ENVIRONMENT = re.compile(
+    r"CUDA_VISIBLE_DEVICES|NPROC_PER_NODE|NNODES|NODE_RANK|MASTER_(?:ADDR|PORT)|OMP_NUM_THREADS|TOKENIZERS_PARALLELISM"
+    r"|(?:VLLM|NCCL|TORCH_NCCL|GLOO|PYTORCH|HF|SGLANG|RAY)_[A-Z0-9_]{2,60}"
+)
+_EXPORTS_ALL = re.compile(r"^\s*set\s+-(?:\w*a|o\s+allexport)|\beval\b", re.MULTILINE)
 _SHELLS = {"bash", "sh", "zsh", "sbatch", "ssh"}
 # Names of sourced files that are not read, because they only activate an environment.
 _ACTIVATES = re.compile(
@@ -49,6 +55,8 @@ _ACTIVATES = re.compile(
 )
 _OPTION_PLACEHOLDER = re.compile(r"(--[\w.-]{1,80}[ =])<([A-Za-z](?:[\w. -]{0,60}\w)?)>(?=\s|$)")
 _PLACEHOLDER = re.compile(r"(?<=[\s=])<([A-Za-z](?:[\w. -]{0,60}\w)?)>(?=\s|$)")
+# It runs nothing, and bash drops it; tree-sitter reads on to the end of the line, over the second backtick.
+_COMMENT_IN_BACKTICKS = re.compile(r"`[ \t]*#[^`\n]*`")
 # tree-sitter takes a process substitution inside backticks for an error.
 _BACKTICKS = re.compile(r"`[^`\n]*<\([^`\n]*`")
 # A default value over several lines, such as a prompt: tree-sitter takes its quotes and parentheses for syntax.
@@ -67,6 +75,8 @@ class Command:
         line: Its first line in the file.
         not_checked: Sourced files that could not be read, and here-documents that are scripts.
         split: Assignments before it with a blank beside `=`, which set nothing.
+        unexported: Variables that programs read from the environment, and that the script assigns before it, but
+            neither exports nor mentions elsewhere.
     """
 
     words: list[Word]
@@ -74,6 +84,7 @@ class Command:
     line: int
     not_checked: tuple[NotChecked, ...] = ()
     split: tuple[Value, ...] = ()
+    unexported: tuple[Value, ...] = ()
 
 
 def read_script(text: str, file: str, first_line: int = 1) -> list[Command]:
@@ -135,8 +146,14 @@ class _ScriptReader:
             name = next(iter(self.uncalled))
             del self.uncalled[name]
             self._walk_in_file(*self.functions[name])
+        exports_all = bool(_EXPORTS_ALL.search(text))
         for command in self.commands:
             command.not_checked += self.heredocs
+            command.unexported = tuple(
+                value
+                for value in command.unexported
+                if not exports_all and not re.search(rf"\b{value.key}\b(?!=)", text)
+            )
         return self.commands
 
     def _parse(self, text: str, file: str) -> Node:
@@ -154,6 +171,7 @@ class _ScriptReader:
             return tree
         text = _LONG_DEFAULT.sub(lambda match: f'"${{{match[1]}}}' + "\n" * match[0].count("\n") + '"', text)
         text = _OPERATOR_IN_TEXT.sub(r"${\1}", text)
+        text = _COMMENT_IN_BACKTICKS.sub("", text)
         return parse(_BACKTICKS.sub("$(:)", _PLACEHOLDER.sub(r"'<\1>'", text)), file)
 
     def _count(self, steps: int) -> None:
@@ -307,6 +325,8 @@ class _ScriptReader:
         result = Word(text, self.expander.line_of(node)).to_value(self.expander.file).with_key(name)
         if exported or name in self.scope.exported:
             self._export(name, result)
+        elif _ENVIRONMENT.fullmatch(name):
+            self.scope.assigned[name] = result
         return result
 
     def _visit_declaration_command(self, node: Node) -> None:
@@ -361,7 +381,10 @@ class _ScriptReader:
         if len(words) > 2 and words[0].clean.isidentifier() and words[1].clean == "=":
             value = words[2].to_value(self.expander.file).with_key(words[0].clean)
             self.split = (*self.split, value)[:_MAX_UNREAD]
-        self.commands.append(Command(words, env, words[0].line, self.unread_sources, self.split))
+        unexported = tuple(value for name, value in self.scope.assigned.items() if name not in env)
+        self.commands.append(
+            Command(words, env, words[0].line, self.unread_sources, self.split, unexported[:_MAX_UNREAD])
+        )
 
     def _visit_redirected_statement(self, node: Node) -> None:
         """Walk a statement with redirects, and the commands behind its here-documents."""

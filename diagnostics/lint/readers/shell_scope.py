@@ -57,12 +57,14 @@ class Scope:
         variables: Texts with marks.
         arrays: Lists of words; `@` are the arguments of the current function, or those of `set --`.
         exported: Exported variables, as commands see them.
+        assigned: Assigned and not exported variables that programs read from the environment, except in branches.
         is_shared: Whether a command refers to the dict `exported`, so that a change needs a copy.
     """
 
     variables: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, list[Word]] = field(default_factory=dict)
     exported: dict[str, Value] = field(default_factory=dict)
+    assigned: dict[str, Value] = field(default_factory=dict)
     is_shared: bool = False
 
     @property
@@ -85,7 +87,7 @@ class Scope:
 
     def copy(self) -> Scope:
         """Return a copy for a branch."""
-        return Scope(dict(self.variables), dict(self.arrays), dict(self.exported))
+        return Scope(dict(self.variables), dict(self.arrays), dict(self.exported), dict(self.assigned))
 
     def export(self, name: str, value: Value | None) -> None:
         """Set an exported variable, or remove it if the value is None; earlier commands keep the old values."""

@@ -222,6 +222,25 @@ def options_have_an_effect(plan: RunPlan) -> Iterator[Problem]:
             )
 
 
+@rule("CFG111", check=CHECK, role="any")
+def keys_of_files_are_unique(plan: RunPlan) -> Iterator[Problem]:
+    """A YAML or JSON table has no key twice with different values: only the last counts, and OmegaConf refuses it."""
+    package = plan.option_package
+    by_omegaconf = parser_of(package) in {"hydra", "omegaconf"} or package == "ms-swift"
+    for value in plan.options.values():
+        if value.replaced is None:
+            continue
+        first, refused = value.replaced.with_key(value.key), by_omegaconf and value.place.file.endswith((".yaml", ".yml"))
+        effect = "OmegaConf refuses the file" if refused else f"{format_value(first.shown)} has no effect"
+        yield Problem(
+            f"{value.key} is twice in the same table: {effect}.",
+            [first, value],
+            fix=f"Remove one of the two {value.key}.",
+            severity=Severity.ERROR if refused else Severity.WARNING,
+            fix_is_complete=True,
+        )
+
+
 @rule("CFG111", check=CHECK, role="any", warnings_only=True)
 def options_are_given_once(plan: RunPlan) -> Iterator[Problem]:
     """A command gives no option twice with different values, because only the last one counts."""
@@ -328,6 +347,19 @@ def assignments_have_no_blanks(plan: RunPlan) -> Iterator[Problem]:
             f"{value.key} is not set: a blank beside its = makes several words of it.",
             [value],
             fix=f"Write {value.key}={format_value(value.data)} without blanks.",
+            fix_is_complete=True,
+        )
+
+
+@rule("CFG114", check=CHECK, role="any", warnings_only=True)
+def variables_reach_the_command(plan: RunPlan) -> Iterator[Problem]:
+    """The script exports the variables that it assigns for the command, or writes them before it on the same line."""
+    for value in plan.settings.unexported:
+        yield Problem(
+            f"{value.key} is assigned on a line of its own and not exported, so the command does not receive it.",
+            [value],
+            fix=f"Write export {value.key}=…, or end the line with a backslash before the command.",
+            severity=Severity.WARNING,
             fix_is_complete=True,
         )
 
