@@ -481,7 +481,11 @@ def lacks_option(package: str, name: str, release: Version, role: str = "train")
     # vLLM accepts `disable_x` where it has `enable_x`.
     opposite = release_span(package, re.sub("^disable_", "enable_", name)) if package == "vllm" else None
     has_option = any(first <= release <= last for first, last in {span, opposite or span})
-    return not has_option and not _is_companion_option(package, name)
+    if has_option or _is_companion_option(package, name):
+        return False
+    # An empty table of Hydra's config takes any key.
+    names = exact_options(package, role, str(release)) if "." in name else frozenset()
+    return not accepts(name, names, nested=parser_of(package) == "hydra", abbreviated=False)
 
 
 @lru_cache(4096)

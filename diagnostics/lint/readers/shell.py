@@ -165,13 +165,13 @@ class _ScriptReader:
         self._count(len(text) // 8)
         # To the shell, the template text `--model <your model>` contains two redirects, so it is quoted.
         text = _OPTION_PLACEHOLDER.sub(r"\1'<\2>'", text)
+        text = _COMMENT_IN_BACKTICKS.sub("", text)
         tree = parse(text, file)
         misread = (_PLACEHOLDER, _LONG_DEFAULT, _BACKTICKS, _OPERATOR_IN_TEXT)
         if not tree.has_error or not any(pattern.search(text) for pattern in misread):
             return tree
         text = _LONG_DEFAULT.sub(lambda match: f'"${{{match[1]}}}' + "\n" * match[0].count("\n") + '"', text)
         text = _OPERATOR_IN_TEXT.sub(r"${\1}", text)
-        text = _COMMENT_IN_BACKTICKS.sub("", text)
         return parse(_BACKTICKS.sub("$(:)", _PLACEHOLDER.sub(r"'<\1>'", text)), file)
 
     def _count(self, steps: int) -> None:
