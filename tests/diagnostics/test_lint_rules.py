@@ -39,7 +39,7 @@ def test_case_gives_its_declared_finding(name, case):
     An error depends on no unknown value.
     """
     releases = {package.replace("-", "_"): release for package, release in case.get("releases", {}).items()}
-    all_findings = findings(case["run"], **releases)
+    all_findings = findings(case["run"], case.get("syntax", "shell"), **releases)
     reported = {f"{finding.severity.word} {finding.code}" for finding in all_findings}
     if case["finds"].startswith("no "):
         assert not any(item.endswith(case["finds"][3:]) for item in reported)

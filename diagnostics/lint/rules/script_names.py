@@ -72,7 +72,7 @@ def _missing_in(release: Release, uses: list[Use]) -> list[MissingUse]:
         lookup, expanded = Lookup(api), list[Use]()
         for use in uses:
             definition = api.find(use.module, use.name) if use.kind == "without" else None
-            signature = lookup.signature(use, definition) if definition else None
+            signature = lookup.signature(replace(use, path=()), definition) if definition else None
             absent = sorted(signature.required - {*use.path}) if signature else ()
             paths = [use.path] if use.kind != "without" else [(name,) for name in absent]
             expanded += [replace(use, path=path) for path in paths]
