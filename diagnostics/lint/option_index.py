@@ -503,7 +503,9 @@ def suggest(name: str, names: frozenset[str]) -> str:
         return head + dot + match[0]
     if siblings and dot:
         # A key that is indented one level too far, or not far enough.
-        pattern = re.compile(rf"(?:{re.escape(head.rpartition('.')[0])}|{re.escape(head)}\.[^.]+)\.{re.escape(last)}")
+        pattern = re.compile(
+            rf"(?:{re.escape(head.rpartition('.')[0])}|{re.escape(head)}\.[^.]+)\.{re.escape(last)}"
+        )
         moved = [option for option in names if pattern.fullmatch(option)]
         return moved[0] if len(moved) == 1 else ""
     match = difflib.get_close_matches(name, names, 1, _SIMILARITY) if not siblings else []

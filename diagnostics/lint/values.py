@@ -83,7 +83,9 @@ class Value:
     def with_key(self, key: str) -> Value:
         """Return the same value under another key."""
         # `replace` would take several times as long, and a config may have 100,000 values.
-        return Value(self.data, self.place, key, self.soft, self.outside, self.written, self.factors, self.replaced)
+        return Value(
+            self.data, self.place, key, self.soft, self.outside, self.written, self.factors, self.replaced
+        )
 
     def derive(self, data: Any) -> Value:
         """Return a setting with other data that follows from this setting; `written` keeps the value in the file."""

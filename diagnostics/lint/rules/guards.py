@@ -43,9 +43,11 @@ def guards_of_the_release_pass(plan: RunPlan) -> Iterator[Problem]:
         if placed.component is not None and not options.use(placed.component.when):
             continue
         # The last condition decides; if the run sets nothing in it, those before it.
-        keys_by_condition = [[options.key(name) for name in names_in(item)] for item in guard_conditions[::-1]]
+        keys_by_condition = [
+            [options.key(name) for name in names_in(item)] for item in guard_conditions[::-1]
+        ]
         keys = next((found for found in keys_by_condition if not plan.options.keys().isdisjoint(found)), [])
-        keys = keys or [key for key in sum(keys_by_condition[:1], []) if key.endswith("world_size")]
+        keys = keys or [key for found in keys_by_condition[:1] for key in found if key.endswith("world_size")]
         # Most guards read no option that the run sets, and their conditions need not be evaluated.
         if keys and all(condition_result(item, options.lookup) for item in guard_conditions):
             deciding = [options.used[key] for key in keys if key in options.used]

@@ -230,7 +230,10 @@ def keys_of_files_are_unique(plan: RunPlan) -> Iterator[Problem]:
     for value in plan.options.values():
         if value.replaced is None:
             continue
-        first, refused = value.replaced.with_key(value.key), by_omegaconf and value.place.file.endswith((".yaml", ".yml"))
+        first, refused = (
+            value.replaced.with_key(value.key),
+            by_omegaconf and value.place.file.endswith((".yaml", ".yml")),
+        )
         effect = "OmegaConf refuses the file" if refused else f"{format_value(first.shown)} has no effect"
         yield Problem(
             f"{value.key} is twice in the same table: {effect}.",
