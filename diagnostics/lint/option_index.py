@@ -235,6 +235,9 @@ def doubtful_options(plan: RunPlan) -> dict[str, tuple[Value, str, str]]:
             clause = f"{value.key} is an option of {other}, not of {owner}"
             found[value.key] = value, clause, equivalent_option(plan, value.key, release)
         elif similar := _similar_option(value.key, names, hydra=name == "verl"):
+            lacks_similar = release is not None and lacks_option(name, similar, release)
+            if _is_moved(value.key, similar) and (not reads_config or lacks_similar):
+                continue  # a key of the user's own config
             clause = f"{value.key} is no option of {DISPLAY_NAMES[name]}; {similar} is"
             found[value.key] = value, clause, similar
     return found
@@ -273,12 +276,23 @@ def _similar_option(name: str, names: frozenset[str], *, hydra: bool) -> str:
     """Return the option that a misspelt one most likely means; empty if it is none or a script's own option."""
     similar = suggest(name, names)
     if hydra:
-        is_moved = similar.rpartition(".")[2] == name.rpartition(".")[2]
-        return similar if is_moved or similar.rpartition(".")[0] == name.rpartition(".")[0] else ""
+        return (
+            similar
+            if similar.rpartition(".")[0] == name.rpartition(".")[0] or _is_moved(name, similar)
+            else ""
+        )
     # Scripts have options such as `hub_model_revision` and `push_to_hf`; a misspelt name is closer to one of TRL.
     is_close = difflib.SequenceMatcher(None, name, similar).ratio() > _MISSPELT or name == f"{similar}s"
     own = similar.startswith("dataset") or similar.count("_") != name.count("_") or not is_close
     return "" if own and name.replace("_", "") != similar.replace("_", "") else similar
+
+
+def _is_moved(name: str, other: str) -> bool:
+    """Return whether two dotted options differ only in that one is in a table of the other one's table."""
+    (head, _, last), (other_head, _, other_last) = name.rpartition("."), other.rpartition(".")
+    return last == other_last and (
+        head.rpartition(".")[0] == other_head or other_head.rpartition(".")[0] == head
+    )
 
 
 def is_skipped(plan: RunPlan, value: Value) -> bool:
@@ -503,10 +517,7 @@ def suggest(name: str, names: frozenset[str]) -> str:
         return head + dot + match[0]
     if siblings and dot:
         # A key that is indented one level too far, or not far enough.
-        pattern = re.compile(
-            rf"(?:{re.escape(head.rpartition('.')[0])}|{re.escape(head)}\.[^.]+)\.{re.escape(last)}"
-        )
-        moved = [option for option in names if pattern.fullmatch(option)]
+        moved = [option for option in names if _is_moved(name, option)]
         return moved[0] if len(moved) == 1 else ""
     match = difflib.get_close_matches(name, names, 1, _SIMILARITY) if not siblings else []
     return match[0] if match else ""

@@ -14,7 +14,7 @@ from diagnostics.api_index.options import declared_default, is_declared
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.query import Release
 from diagnostics.findings import Severity
-from diagnostics.frameworks import FRAMEWORKS
+from diagnostics.frameworks import FRAMEWORKS, parser_of
 from diagnostics.lint.conditions import UnknownValueError, condition_result, names_in, unmarked
 from diagnostics.lint.rules.registry import INDEXED, Problem, rule
 from diagnostics.lint.run_plan import PROCESSES, RunPlan
@@ -63,6 +63,8 @@ class _Options:
     def __init__(self, plan: RunPlan, placed: PlacedGuard, release: Release) -> None:
         self._plan, self._placed, self._release = plan, placed, release
         self.used: dict[str, Value] = {}
+        # Whether it is a Hydra config without its command, which sets what is null.
+        self._is_base = parser_of(plan.framework) == "hydra" and not plan.settings.target
         # Whether the release of the guard is the run's; that of another package, such as transformers, is assumed.
         self.is_certain = release.package in plan.versions.known and (
             placed.release.package == release.package or is_in_all_companions(placed, release)
@@ -117,12 +119,12 @@ class _Options:
         if self._placed.only_set or not self._plan.disabled(key) or not is_declared(self._release, key):
             raise UnknownValueError
         data = declared_default(self._release, key)
-        if data is ...:
+        if data is ... or (data is None and self._is_base):
             raise UnknownValueError
         return data
 
     def _used_data(self, key: str, value: Value) -> object:
-        if not value.known:
+        if not value.known or (value.data is None and self._is_base):
             raise UnknownValueError
         self.used[key] = value
         return value.data
