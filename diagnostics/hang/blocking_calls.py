@@ -166,8 +166,9 @@ def _refine(process: Process, thread: Thread, call: BlockingCall) -> BlockingCal
         by_syscall = _by_syscall(process, thread, call.caller)
         return by_syscall if by_syscall.kind != "loop" else call
     if call.kind in ("processes_queue", "pipe_full") and thread.futex.startswith("sem:"):
-        kinds = {"pipe_full": "processes_lock"}  # before a message into the queue
-        return replace(call, kind=kinds.get(call.kind, call.kind), detail=thread.futex)
+        # `put` itself waits for the semaphore of the queue's size, a function inside it for the lock of the pipe.
+        full = "processes_queue_full" if thread.frames[0].function == "put" else "processes_lock"
+        return replace(call, kind=full if call.kind == "pipe_full" else call.kind, detail=thread.futex)
     return call
 
 

@@ -265,7 +265,7 @@ def _may_work_in_turns(index: JobIndex, blocker: RootBlocker, patience: Patience
     kinds = {edge.kind for edge in blocker.chain[-1:]}
     # A client may sleep before its next request.
     asks = kinds == {"socket"} and index.listening_ports(index.states[blocker.chain[-1].source].process)
-    waits = kinds <= {"pipe", "child", "idle", "shared_event", "barrier"}
+    waits = kinds <= {"pipe", "pipe_end", "child", "idle", "shared_event", "barrier"}
     polls = blocker.cause == "poll" and (waits or bool(asks))
     return timed or polls or (blocker.cause in ("poll", "file_lock") and naps)
 
@@ -287,7 +287,7 @@ def _may_wait_for_work(index: JobIndex, blocker: RootBlocker, victims: tuple[str
     states = index.states_of((*(edge.source for edge in blocker.chain[-1:]), *blocker.culprits))
     if index.snapshot.live and states and states[-1].kind == "input":
         by_launchers = all(edge.kind == "child" for edge in blocker.chain)
-        return by_launchers and not index.stdin_writers(states[-1].process)
+        return by_launchers and index.may_get_input(states[-1].process)
     if index.snapshot.live and len(states) == 1 and not blocker.chain:
         datagram = states[0].kind == "socket" and not index.waited_sockets(states[0])
         return datagram or states[0].kind == "signal"

@@ -30,6 +30,8 @@ _CONSUMER_KINDS = ("processes_queue", "processes_lock", "pipe")
 _TRANSFER_KINDS = ("pipe_full", "socket_full", "pipe", "socket", "http", "input")
 _CONNECTION = re.compile(r"(?:^|/)(?:multiprocess|multiprocessing|billiard)/connection\.py$")
 _QUEUES = re.compile(r"(?:^|/)(?:multiprocess|multiprocessing|billiard)/queues?\.py$")
+# A process in one of these waits for none of the job, and may write to a pipe later.
+_MAY_WRITE = ("sleep", "input", *COMPUTING, *(kind for kind in IDLE if kind != "supervise"))
 # Kinds of waits in which a parent does not wait for its workers.
 _NOT_WAITING_FOR_WORKERS = (*IDLE, *COMPUTING, "sleep", "input", "event")
 
@@ -190,6 +192,11 @@ class JobIndex:
         ends = self.owners.get((process.host, stdin.inode), ()) if stdin else ()
         return [self.states[p.key] for p, end in ends if "w" in end.mode and p.key != process.key]
 
+    def may_get_input(self, process: Process) -> bool:
+        """Return whether standard input may still come: its writer is unknown, works, sleeps or is itself idle."""
+        writers = self.stdin_writers(process)
+        return not writers or any(writer.kind in _MAY_WRITE for writer in writers)
+
     def _is_never_woken(self, state: BlockedState) -> bool:
         """Return whether an event loop without a timer waits only on the connection by which its threads wake it."""
         sockets = self.waited_sockets(state)
@@ -300,9 +307,30 @@ class JobIndex:
 
         If the holder has ended, the key is not that of a process.
         """
-        inode = state.thread.futex.removeprefix("sem:")
+        inode = state.thread.futex.removeprefix("sem:") if state.kind != "processes_queue_full" else ""
         locks = self.locks.get((state.process.host, int(inode)), []) if inode.isdecimal() else []
         return {f"{lock.host}/{lock.pid}" for lock in locks if lock.kind == "semaphore"}
+
+    def awaited_file_locks(self, state: BlockedState) -> list[Lock]:
+        """Return the held locks of the file that a process waits for; if a library polls for it, of `*.lock` files."""
+        process = state.process
+        inodes = {item.inode for item in process.fds if item.fd in state.waited_fds and item.kind == "file"}
+        library = any("filelock" in frame.path or "portalocker" in frame.path for frame in state.frames)
+        if library and not inodes:
+            known = (lock for locks in self.locks.values() for lock in locks if lock.host == process.host)
+            return [lock for lock in known if lock.path.endswith(".lock")]
+        return [lock for inode in sorted(inodes) for lock in self.locks.get((process.host, inode), ())]
+
+    def waits_for_own_file_lock(self, state: BlockedState) -> bool:
+        """Return whether a process waits for a file lock that only it holds, by another open file."""
+        locks = self.awaited_file_locks(state) if state.kind == "file_lock" else []
+        return {(lock.host, lock.pid) for lock in locks} == {(state.process.host, state.process.pid)}
+
+    def same_files(self, state: BlockedState) -> list[Descriptor]:
+        """Return the other descriptors of the files that a process waits for."""
+        inodes = {item.inode for item in state.process.fds if item.fd in state.waited_fds}
+        files = (item for item in state.process.fds if item.kind == "file" and item.inode in inodes)
+        return [item for item in files if item.fd not in state.waited_fds]
 
     def reads_rest(self, state: BlockedState) -> bool:
         """Return whether a process has read a part of a message of multiprocessing: first come 4 bytes of its size."""

@@ -16,7 +16,7 @@ from diagnostics.hang.verdict import Edge
 from diagnostics.hang.wait_kinds import COMPUTING, IDLE, PATTERNS, WITHIN_PROCESS
 
 # For these kinds of the last edge, the edge decides the cause, not the blocking call of the process at its end.
-CAUSE_BY_EDGE = dict.fromkeys(("pipe_full", "socket_full", "ring_write"), "full_pipe")
+CAUSE_BY_EDGE = dict.fromkeys(("pipe_full", "processes_queue_full", "socket_full", "ring_write"), "full_pipe")
 CAUSE_BY_EDGE |= {"file_lock": "file_lock", "processes_lock": "lock"}
 # Kinds of blocked states in which a process cannot continue by itself.
 _GONE = ("stopped", "dead", "kernel")

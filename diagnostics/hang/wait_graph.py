@@ -20,6 +20,10 @@ from diagnostics.output.redact import truncate
 _NO_EDGES = ("dead", "stopped", "kernel", "input", *COMPUTING)
 _LOCKS = ("lock", "processes_lock", "shared_event")
 _MAY_WAIT_FOR_DEAD_CHILD = (*_LOCKS, "sleep", "event", "native", "barrier", "tasks_done")
+_AT_SEMAPHORE = {
+    "shared_event": "waits for an event that may be set by",
+    "processes_queue_full": "waits for room in a full queue between processes, which may be read by",
+}
 _RING_MEMORY = "/psm_"  # in the names of Python's shared memory, which vLLM's ring buffers use
 _MAX_MAPPINGS = 512
 """Mappings of ring buffers that are followed from one process."""
@@ -71,6 +75,8 @@ class _Waiter:
         if not edges and self.kind in _MAY_WAIT_FOR_DEAD_CHILD:
             edges = self.dead_process_edges("has not noticed the end of", self.children)
         siblings = self.index.families[self.process.host, self.process.ppid]
+        if not edges and self.kind == "barrier" and self.thread.futex.startswith("sem:"):
+            edges = self.dead_process_edges("waits at the barrier for", siblings, self.frame)
         if not edges and "named pipe" in self.state.call.detail:
             text = f"waits in the open of {self.thread.opens} for"
             details = {p: self.index.states[p.key].call.detail for p in siblings if p.key != self.process.key}
@@ -179,15 +185,20 @@ class _Waiter:
         # Of several with the end, one that joins its children, or awaits a message of this process, only inherited it.
         peers = [p for p in peers if writes or not self.awaits_this(p)] or peers
         pipe = f"fd/{item.fd} is pipe:[{item.inode}]"
-        # A descendant of an ended child may have inherited the pipe, which ends only with this process.
-        inherited = self.kind == "child" and all(child.state == "Z" for child in self.children)
+        # A descendant of an ended child may have inherited its output, which ends only with this process.
+        outputs = {p.key for p, end in ends if end.fd in (1, 2) and p.ppid != self.process.pid}
+        reads_output = self.kind == "child" or (self.kind == "pipe" and {p.key for p in peers} <= outputs)
+        inherited = not writes and reads_output and all(child.state == "Z" for child in self.children)
         text = "waits for room in the pipe that is read by" if writes else "waits for data in a pipe from"
         targets = list({p.key: p for p in peers}.values())[: self.limit]
         edges = [self.edge(p, text, call, pipe, f"whose other end is open in pid {p.pid}") for p in targets]
         if self.kind == "processes_queue":  # any of them may put an item
             edges = [replace(edge, certain=False) for edge in edges]
         if inherited and edges:
-            return [replace(edge, kind="pipe") for edge in edges]
+            return [
+                replace(edge, kind="pipe_end", text="waits for the end of a pipe kept open by")
+                for edge in edges
+            ]
         return edges if writes else edges + self.dead_child_edges(call, pipe, certain=not peers)
 
     def awaits_this(self, peer: Process) -> bool:
@@ -285,7 +296,7 @@ class _Waiter:
         elsewhere = [key for key, state in states.items() if state.thread.futex != self.thread.futex]
         targets = [states[key].process for key in sorted(holders or elsewhere) if key in states]
         text = "waits for a lock that may be held by a process that has ended, or by"
-        text = "waits for an event that may be set by" if self.kind == "shared_event" else text
+        text = _AT_SEMAPHORE.get(self.kind, text)
         text = "waits for a lock that is held by" if holders else text
         others = [process for process in targets if process.key != self.process.key][: self.limit]
         mapped, certain = "/proc/{}/maps has it too", bool(holders)
@@ -305,25 +316,16 @@ class _Waiter:
         return [self.edge(p, text, self.frame, needs=needs, certain=False) for p in late[: self.limit]]
 
     def file_lock_edges(self) -> list[Edge]:
-        """Return edges to the owners of the file locks that a process waits for.
-
-        If a lock library polls, the file is unknown: then the owners of `*.lock` files are candidates.
-        """
-        inodes = {item.inode for item in self.waited_descriptors() if item.kind == "file"}
-        host = self.process.host
-        library = any("filelock" in frame.path or "portalocker" in frame.path for frame in self.thread.frames)
-        candidates = [lock for inode in sorted(inodes) for lock in self.index.locks.get((host, inode), ())]
-        if library and not inodes:
-            known = (lock for locks in self.index.locks.values() for lock in locks if lock.host == host)
-            candidates = [lock for lock in known if lock.path.endswith(".lock")]
+        """Return edges to the owners of the file locks that a process waits for."""
         edges: list[Edge] = []
-        for lock in candidates[: self.limit + 1]:
+        certain = any(item.kind == "file" for item in self.waited_descriptors())
+        for lock in self.index.awaited_file_locks(self.state)[: self.limit + 1]:
             owner = self.index.process(f"{lock.host}/{lock.pid}")
             if owner is not None and owner is not self.process:
                 name = lock.path.rpartition("/")[2] or f"inode {lock.inode}"
                 text = f"waits for the lock of the file {name}, which is held by"
                 holder = f"/proc/locks: {lock.kind} of inode {lock.inode} by pid {lock.pid}"
-                edges.append(self.edge(owner, text, self.frame, holder, certain=bool(inodes)))
+                edges.append(self.edge(owner, text, self.frame, holder, certain=certain))
         return edges
 
     def actor_edges(self) -> list[Edge]:

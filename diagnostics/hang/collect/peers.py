@@ -148,9 +148,9 @@ def _proc_locks(host: Host) -> list[Lock]:
         if len(parts) > 4 and parts[4].count(":") == 2:
             inode = int(parts[4].rpartition(":")[2])
             pid = max(0, int(parts[3]))
-            if parts[0] == "FLOCK" and pid not in host.processes:
+            if parts[0] in ("FLOCK", "OFDLCK") and not waits and pid not in host.processes:
                 fds = opened.get(inode, [])[:1000]
-                opened[inode] = [i for i in fds if "FLOCK" in read_process_file(i[0], f"fdinfo/{i[1]}")][:1]
+                opened[inode] = [i for i in fds if parts[0] in read_process_file(i[0], f"fdinfo/{i[1]}")][:1]
                 pid = opened[inode][0][0] if opened[inode] else 0
             locks.append(Lock(inode, pid, parts[0], waits))
     return locks
