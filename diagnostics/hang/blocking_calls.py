@@ -361,7 +361,8 @@ def blocked_state(process: Process) -> BlockedState:
     runs_loop = runs_loop and call.kind not in IDLE
     managed = _serves_manager(thread) and call.kind in WITHIN_PROCESS
     others = {calls[thread.tid].kind for thread in process.threads if thread not in dict(steps)}
-    alone = others.isdisjoint({"loop"}) and others <= {*IDLE, "unseen"}
+    idle = {*IDLE, "unseen"} | ({"queue"} if call.kind == "tasks_done" else set())
+    alone = others.isdisjoint({"loop"}) and others <= idle
     return BlockedState(process, steps, locked, collectives, runs_loop, serves, managed, alone)
 
 

@@ -415,7 +415,7 @@ def _next_commands(index: JobIndex, verdict: Verdict, selection: tuple[str, ...]
         if any(state.kind in IN_COLLECTIVE for state in index.states.values()):
             commands += _NEXT_IN_COLLECTIVES
         blocking = next((p for key in verdict.culprits if (p := index.process(key))), None)
-        if blocking is not None and blocking.python and not blocking.numbered:
+        if blocking is not None and blocking.python and not blocking.numbered and verdict.cause != "input":
             commands.append(f"py-spy dump --native --pid {blocking.pid}")
         if not verdict.culprits and not commands and not index.snapshot.live:
             commands.append(_NEXT_WITHOUT_WAITS)

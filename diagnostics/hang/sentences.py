@@ -76,8 +76,8 @@ def _predicate(index: JobIndex, verdict: Verdict) -> str:
     last = verdict.chain[-1] if verdict.chain else None
     lost = cause == "lost_message" and last and last.source in verdict.culprits
     if last and last.kind == "pipe_end":
-        reader = _short_labels(index, (last.source,))
-        return f"keeps a pipe open, which it inherited and to whose end {reader} reads, and {_doing(state)}"
+        pipe, reader = last.evidence[1].rpartition(" ")[2], _short_labels(index, (last.source,))
+        return f"keeps {pipe} open, which it inherited and whose end {reader} waits for: it {_doing(state)}"
     if lost or (cause in CAUSE_BY_EDGE.values() and CAUSE_BY_EDGE.get(last.kind if last else "") != cause):
         return f"{_doing(state)}{', and the sender is idle: the message was lost' if lost else ''}{details}"
     phrase = CAUSES[cause].phrase
@@ -162,7 +162,7 @@ def _thread_facts(index: JobIndex, state: BlockedState, *, took: bool) -> dict[s
     holders = index.semaphore_holders(state)
     locked = state.kind == "lock" and not took and (state.alone or not index.snapshot.live)
     forked = locked and (process.forked or any(map(PATTERNS["forks"].match, names)))
-    between = state.kind == "barrier" and state.thread.futex.startswith("sem:")
+    between = state.kind in ("barrier", "tasks_done") and state.thread.futex.startswith("sem:")
     by_thread = kinds[:2] in (("thread",), ("thread", "member")) and not (took or forked or between)
     alone = state.alone and by_thread and not state.has_time_limit
     conditions = [
@@ -181,7 +181,7 @@ def _thread_facts(index: JobIndex, state: BlockedState, *, took: bool) -> dict[s
         "main_condition": any(conditions),
         "none_takes": alone and state.kind == "tasks_done",
         "thread_ended": alone and state.kind != "tasks_done",
-        "member_ended": state.alone and between,
+        "member_ended": state.alone and between and state.kind == "barrier",
     }
 
 
