@@ -426,7 +426,8 @@ def test_fix_fits_the_stack(name, cause, frames, thread):
 
 
 @pytest.mark.parametrize(
-    ("snapshot", "name"), [("two_locks", "two_orders"), ("child_output_unread", "output_not_read")]
+    ("snapshot", "name"),
+    [("two_locks", "two_orders"), ("child_output_unread", "output_not_read"), ("asyncio_lost", "task_lost")],
 )
 def test_fix_fits_a_stored_hang(snapshot, name):
     assert stack_fix(diagnose(load_stored(snapshot), bench.PATIENCE)).name == name

@@ -121,8 +121,12 @@ def test_program_that_asks_its_user_at_a_terminal_is_no_hang():
     verdict = verdict_of(prompting("pipe"))
     assert verdict.outcome == "unknown"
     assert "outside of the job" in verdict.sentence
-    launcher = sleeping(1, 0, CHILD, thread=WAITS_FOR_CHILD, fds=(Descriptor(5, "pipe", 3, "w"),))
+    end = (Descriptor(5, "pipe", 3, "w"),)
+    launcher = sleeping(1, 0, CHILD, thread=WAITS_FOR_CHILD, fds=end)
     assert verdict_of(launcher, prompting("pipe")).outcome == "hang"
+    shell = sleeping(1, 0, thread={"syscall": "clock_nanosleep"}, fds=end, python=False)
+    verdict = verdict_of(shell, prompting("pipe"))
+    assert (verdict.outcome, "pid 1 may still write" in verdict.sentence) == ("unknown", True)
 
 
 def test_rank_that_asks_its_user_at_a_terminal_blocks_the_others():
@@ -255,8 +259,69 @@ def test_descendant_that_keeps_the_pipe_of_an_ended_child_is_blamed():
     driver = sleeping(7, 1, communicate, MAIN, thread=reads, fds=(Descriptor(4, "pipe", 5, "r"),))
     ended = dataclasses.replace(sleeping(8, 7), state="Z")
     helper = sleeping(9, 1, MAIN, thread={"syscall": "pause"}, fds=(Descriptor(1, "pipe", 5, "w"),))
-    verdict = verdict_of(driver, ended, helper)
-    assert (verdict.outcome, verdict.culprits, verdict.victims) == ("hang", ("/9",), ("/7",))
+    reader = sleeping(7, 1, MAIN, thread=reads, fds=driver.fds)
+    for process in (driver, reader):
+        diagnosis = diagnose(Snapshot((process, ended, helper), seconds=65.0))
+        verdict = diagnosis.verdict
+        assert (verdict.outcome, verdict.culprits, verdict.victims) == ("hang", ("/9",), ("/7",))
+        assert "keeps pipe:[5] open" in verdict.sentence
+        assert stack_fix(diagnosis).name == "pipe_kept_open"
+
+
+def test_file_lock_that_the_process_holds_by_another_descriptor_is_its_own():
+    files = Descriptor(3, "file", 50), Descriptor(4, "file", 50)
+    process = sleeping(9, 1, MAIN, thread={"syscall": "flock", "waits_fds": (4,)}, fds=files)
+    diagnosis = diagnose(Snapshot((process,), locks=(Lock(50, 9, "FLOCK"),), seconds=65.0))
+    assert "another descriptor (3): it waits for itself" in diagnosis.verdict.sentence
+    assert stack_fix(diagnosis).name == "own_file_lock"
+
+
+@pytest.mark.parametrize(
+    ("event", "cause", "culprits"), [(True, "deadlock", {"/7", "/8"}), (False, "full_pipe", {"/7"})]
+)
+def test_full_queue_between_processes_names_the_process_that_should_read(event, cause, culprits):
+    """The reader waits for the writer's event, or for a child of its own."""
+    shared, synchronize = ("/dev/shm/a#5", "/dev/shm/b#6"), f"{PYTHON}/multiprocessing/synchronize.py"
+    waits = {"syscall": "futex", "futex": "sem:6"} if event else {"syscall": "pause"}
+    frames = [StackFrame(synchronize, "wait")] * 2 if event else []
+    reader = sleeping(7, 1, *frames, MAIN, thread=waits, shared=shared)
+    put = StackFrame(f"{PYTHON}/multiprocessing/queues.py", "put"), MAIN
+    writer = sleeping(8, 7, *put, thread={"syscall": "futex", "futex": "sem:5"}, shared=shared)
+    diagnosis = diagnose(Snapshot((reader, writer), locks=(Lock(5, 8, "semaphore"),), seconds=65.0))
+    assert (diagnosis.verdict.cause, set(diagnosis.verdict.culprits)) == (cause, culprits)
+    assert stack_fix(diagnosis).name == "queue_full"
+
+
+def test_process_that_ended_before_the_barrier_is_named():
+    barrier = WAIT, StackFrame(f"{PYTHON}/threading.py", "_wait"), MAIN
+    waits = sleeping(8, 7, *barrier, thread={"syscall": "futex", "futex": "sem:5"})
+    launcher = sleeping(7, 1, CHILD, MAIN, thread=WAITS_FOR_CHILD)
+    verdict = verdict_of(launcher, waits, Process(9, 7, state="Z"))
+    assert (verdict.cause, verdict.culprits, set(verdict.victims)) == ("dead", ("/9",), {"/7", "/8"})
+    sentence = verdict_of(launcher, waits).sentence
+    assert "a process that should reach it may have ended" in sentence
+    assert "thread of the process" not in sentence
+
+
+@pytest.mark.parametrize(("line", "fix"), [(20, "left_loop"), (5, "not_in_collective")])
+def test_rank_that_sleeps_after_the_others_collective_has_left_their_loop(line, fix):
+    collective = StackFrame(C10D, "all_reduce", 1), StackFrame("/job/a.py", "train", 11)
+    away = rank(1, StackFrame("/job/a.py", "train", line), world=2, thread={"syscall": "clock_nanosleep"})
+    diagnosis = diagnose(Snapshot((rank(0, *collective, world=2), away), seconds=65.0))
+    assert diagnosis.verdict.culprits == ("/101",)
+    assert stack_fix(diagnosis).name == fix
+
+
+def test_lost_notification_and_lost_item_are_explained_beside_idle_threads():
+    """A thread waits for items while the main thread waits for a notification, or for task_done()."""
+    for frames, words, fix in (
+        ((WAIT, MAIN), "came before that wait and was lost", "condition"),
+        ((WAIT, StackFrame(QUEUE_GET.path, "join"), MAIN), "before task_done()", "task_not_done"),
+    ):
+        main = sleeping(7, 1, *frames, thread=AT_FUTEX | {"endless": True})
+        diagnosis = diagnose(Snapshot((with_threads(main, (WAIT, QUEUE_GET, MAIN)),), seconds=65.0))
+        assert words in diagnosis.verdict.sentence
+        assert stack_fix(diagnosis).name == fix
 
 
 @pytest.mark.parametrize(
