@@ -237,7 +237,10 @@ def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, pati
 
 
 def _makes_progress(index: JobIndex, blocker: RootBlocker) -> bool:
-    """Return whether the blocking process moves data between sleeps, or a message passed the last edge meanwhile."""
+    """Return whether the blocking process moves data between waits, or a message passed the last edge meanwhile."""
+    disk = [s for s in index.states_of(blocker.culprits) if s.kind in ("kernel", "file")]
+    if any(index.ran(state) and state.process.io_moved for state in disk):
+        return True
     states = index.states_of((*(edge.source for edge in blocker.chain[-1:]), *blocker.culprits))
     if len(states) != 2:
         return False

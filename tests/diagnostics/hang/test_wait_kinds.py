@@ -180,10 +180,12 @@ def test_parent_of_an_idle_child_is_idle_if_its_waits_end(wait, outcome):
 
 
 def test_short_wait_for_a_disk_is_no_hang():
-    """After 90 s the cause is `kernel`."""
+    """After 90 s the cause is `kernel`; a rank that writes and syncs in turn makes progress."""
     thread = {"state": "D", "wchan": "submit_bio_wait", "syscall": "fsync", "asleep_s": 0.01}
     assert verdict_of(sleeping(7, 1, MAIN, thread=thread)).outcome == "waiting"
     assert verdict_of(sleeping(7, 1, MAIN, thread=thread | {"asleep_s": 90.0})).cause == "kernel"
+    writer = rank(0, MAIN, world=2, thread=thread, io_moved=True)
+    assert verdict_of(writer, in_all_gather(1, world=2)).outcome == "progress"
 
 
 # Stuck jobs.
