@@ -252,7 +252,8 @@ def _makes_progress(index: JobIndex, blocker: RootBlocker) -> bool:
     if took_turn or (target.kind == "sleep" and index.ran(target) and moved):
         return True
     # A thread at a futex, unlike one that spins, runs only if something arrives: a lock that was released, a message.
-    if source.kind == "processes_lock" and source.thread.endless and index.ran(source):
+    at_semaphore = source.kind in ("processes_lock", "processes_queue_full")
+    if at_semaphore and source.thread.endless and index.ran(source):
         return True
     woke = source.kind == "collective" and source.thread.syscall == "futex" and index.ran(source)
     sockets = [s for _, s in index.open_connections(source.process) if s.moved]
@@ -270,7 +271,8 @@ def _may_work_in_turns(index: JobIndex, blocker: RootBlocker, patience: Patience
     asks = kinds == {"socket"} and index.listening_ports(index.states[blocker.chain[-1].source].process)
     waits = kinds <= {"pipe", "pipe_end", "child", "idle", "shared_event", "barrier"}
     polls = blocker.cause == "poll" and (waits or bool(asks))
-    return timed or polls or (blocker.cause in ("poll", "file_lock") and naps)
+    in_turns = blocker.cause in ("poll", "file_lock") or kinds == {"processes_queue_full"}
+    return timed or polls or (in_turns and naps)
 
 
 def _is_unexplained(index: JobIndex, blocker: RootBlocker) -> bool:

@@ -294,6 +294,16 @@ def test_full_queue_between_processes_names_the_process_that_should_read(event, 
     assert stack_fix(diagnosis).name == "queue_full"
 
 
+@pytest.mark.parametrize(("woke", "outcome"), [(0.2, "progress"), (400.0, "waiting")])
+def test_slow_reader_of_a_full_queue_between_processes_is_no_hang(woke, outcome):
+    """The reader works and sleeps in turn; the writer woke meanwhile, or not yet."""
+    shared = ("/dev/shm/a#5",)
+    reader = sleeping(7, 1, MAIN, thread={"syscall": "clock_nanosleep", "asleep_s": 0.3}, shared=shared)
+    waits = {"syscall": "futex", "futex": "sem:5", "endless": True, "asleep_s": woke}
+    put = StackFrame(f"{PYTHON}/multiprocessing/queues.py", "put"), MAIN
+    assert verdict_of(reader, sleeping(8, 7, *put, thread=waits, shared=shared)).outcome == outcome
+
+
 def test_process_that_ended_before_the_barrier_is_named():
     barrier = WAIT, StackFrame(f"{PYTHON}/threading.py", "_wait"), MAIN
     waits = sleeping(8, 7, *barrier, thread={"syscall": "futex", "futex": "sem:5"})
