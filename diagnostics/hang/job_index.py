@@ -321,16 +321,15 @@ class JobIndex:
             return [lock for lock in known if lock.path.endswith(".lock")]
         return [lock for inode in sorted(inodes) for lock in self.locks.get((process.host, inode), ())]
 
-    def waits_for_own_file_lock(self, state: BlockedState) -> bool:
-        """Return whether a process waits for a file lock that only it holds, by another open file."""
+    def own_lock_fds(self, state: BlockedState) -> list[int]:
+        """Return the descriptors of the file whose lock a process waits for, if only that process holds the lock."""
         locks = self.awaited_file_locks(state) if state.kind == "file_lock" else []
-        return {(lock.host, lock.pid) for lock in locks} == {(state.process.host, state.process.pid)}
-
-    def same_files(self, state: BlockedState) -> list[Descriptor]:
-        """Return the other descriptors of the files that a process waits for."""
-        inodes = {item.inode for item in state.process.fds if item.fd in state.waited_fds}
-        files = (item for item in state.process.fds if item.kind == "file" and item.inode in inodes)
-        return [item for item in files if item.fd not in state.waited_fds]
+        if {f"{lock.host}/{lock.pid}" for lock in locks} != {state.process.key}:
+            return []
+        files = (
+            i for i in state.process.fds if i.kind == "file" and i.inode in {lock.inode for lock in locks}
+        )
+        return [item.fd for item in files if item.fd not in state.waited_fds]
 
     def reads_rest(self, state: BlockedState) -> bool:
         """Return whether a process has read a part of a message of multiprocessing: first come 4 bytes of its size."""

@@ -144,7 +144,7 @@ def details_of(index: JobIndex, verdict: Verdict) -> dict[str, str]:
         )
         named = {"dead": ended, "new": new, "writer": writers[:_MAX_NAMES]}
         words = {name: _enumerate(map(_short_label, states)) for name, states in named.items()}
-        fds = ", ".join(str(item.fd) for item in index.same_files(state))
+        fds = ", ".join(map(str, index.own_lock_fds(state)))
         texts = {
             name: DETAILS[name].format(frame=took, fds=fds, **words) for name, holds in facts.items() if holds
         }
@@ -172,7 +172,7 @@ def _thread_facts(index: JobIndex, state: BlockedState, *, took: bool) -> dict[s
     return {
         "holder_ended": holders and not holders & index.states.keys(),
         "holds_itself": process.key in holders,
-        "own_file_lock": index.waits_for_own_file_lock(state),
+        "own_file_lock": index.own_lock_fds(state),
         "sender_ended": index.reads_rest(state),
         "datagram": state.kind == "socket" and not index.waited_sockets(state),
         "forked_lock": forked,
@@ -194,8 +194,8 @@ def _is_condition(frames: tuple[StackFrame, ...]) -> bool:
 def _is_past(state: BlockedState, others: list[BlockedState]) -> bool:
     """Return whether a rank is at a later line of the function in which another rank called its collective."""
     calls = [s.call.caller for s in others if s.kind in IN_COLLECTIVE and s.call.caller]
-    own = {frame.location: frame.line for frame in state.frames}
-    return any(own.get(call.location, 0) > call.line for call in calls)
+    lines = {frame.location: frame.line for frame in state.frames}
+    return any(lines.get(call.location, 0) > call.line for call in calls)
 
 
 def evidence_of(index: JobIndex, keys: tuple[str, ...], cause: str = "") -> tuple[str, ...]:
