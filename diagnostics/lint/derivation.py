@@ -71,19 +71,21 @@ def _option_value(settings: Settings, option: str) -> Value | None:
 def _fill(plan: RunPlan, entries: Iterable[PlanValue]) -> None:
     """Set names of the plan that no option sets (or that an entry replaces), each by the first entry that applies.
 
-    An entry with a range of releases does not apply if the release is unknown.
+    If the release is unknown, an entry with a range applies if all releases with the run's options are in it; the value
+    then counts as replaceable from outside.
     """
     filled: set[str] = set()
     for entry in entries:
         is_set = entry.name in filled or (entry.name in plan.values and not entry.replaces)
         incomplete = (entry.complete or entry.option) and plan.settings.has_unread_options
-        in_range = plan.versions.within(plan.framework, entry.versions)
+        in_range = plan.versions.surely_within(plan.framework, entry.versions)
         if is_set or incomplete or not in_range or not conditions_hold(plan, entry.when):
             continue
         value = _compute(plan, entry)
         if value is not None:
             filled.add(entry.name)
-            plan.put(entry.name, value)
+            inferred = plan.versions.within(plan.framework, entry.versions) is None
+            plan.put(entry.name, replace(value, outside=value.outside or inferred))
 
 
 def conditions_hold(plan: RunPlan, when: Mapping[str, Any]) -> bool:

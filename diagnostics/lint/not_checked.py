@@ -28,7 +28,7 @@ from diagnostics.lint.values import UNKNOWN, Value, format_value
 READING = "run settings"
 _MAX_NAMED = 12
 _MAX_PLACES = 3
-_SET_PROCESSES = "use accelerate launch --num_processes N, torchrun --nproc_per_node N, or NPROC_PER_NODE=N"
+_SET_PROCESSES = "use accelerate launch --num_processes N or torchrun --nproc_per_node N"
 
 
 def take_unknown_values(plans: Iterable[RunPlan], *, decides: bool) -> list[NotChecked]:
@@ -42,6 +42,8 @@ def take_unknown_values(plans: Iterable[RunPlan], *, decides: bool) -> list[NotC
     for plan in plans:
         for name, value in plan.unknown.items():
             if value is None:
+                if plan.settings.has_unread_options and plan.settings.not_checked:
+                    continue  # the file that was not read may set it, and is reported
                 reason = "nothing that was read sets the number of training processes"
                 missing = _options_for_processes(plan)
                 remedy = f"set {missing}" if missing else _SET_PROCESSES
@@ -61,6 +63,8 @@ def _options_for_processes(plan: RunPlan) -> str:
     """Return the options whose product is the number of processes in a framework, without those that the run sets."""
     dialect = DIALECTS[plan.framework]
     factors = {name for entry in dialect.derived if entry.name == PROCESSES for name in entry.factors}
+    if "env:NPROC_PER_NODE" in factors:
+        return "NPROC_PER_NODE"
     return " and ".join(key for key, name in dialect.names.items() if name in factors - plan.values.keys())
 
 

@@ -26,8 +26,9 @@ def generation_holds_whole_groups(plan: RunPlan) -> Iterator[Problem]:
     per_device = plan.values["batch.per_device"].data if "batch.per_device" in plan.values else None
     if group is None or group < 2:
         return
-    if "batch.generation" not in plan.values and isinstance(per_device, int) and per_device % group == 0:
-        return  # for any number of processes
+    if "batch.generation" not in plan.values and isinstance(per_device, int):
+        if per_device % group == 0 or (_generation_size(plan, 1)[0] or 1) % group == 0:
+            return  # for any number of processes
     total, names, applies = _generation_size(plan)
     # Without the number of processes, 1, 2, 4 and 8 are tried, unless a server takes some of the GPUs.
     alone = plan.framework == "ms-swift" and plan.get("rollout.mode") != "server"
@@ -65,8 +66,8 @@ def _generation_size(
     explicit = plan.whole_number("batch.generation")
     if explicit is not None:
         return explicit, ("batch.generation",), True
-    per_device, processes = plan.whole_number("batch.per_device"), plan.whole_number("devices.train")
-    processes = processes or assumed_processes
+    per_device = plan.whole_number("batch.per_device")
+    processes = assumed_processes or plan.whole_number("devices.train")
     steps_name = (
         "batch.steps_per_generation" if plan.get("batch.steps_per_generation") else "batch.accumulation"
     )

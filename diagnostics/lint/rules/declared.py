@@ -115,9 +115,11 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
             return
         for key in unknown:
             plan.get(key)  # records what the rule needed and does not know
-        applies = plan.versions.within(self.package or plan.framework, self.releases)
+        package = self.package or plan.framework
+        applies = plan.versions.within(package, self.releases)
         weak = self.certain and any(value.soft for value in values.values())
-        if unknown or weak or (applies is None and self.unknown_release == "skip"):
+        skips = self.unknown_release == "skip" and not plan.versions.surely_within(package, self.releases)
+        if unknown or weak or (applies is None and skips):
             return
         data |= {f"v{number}": format_value(value.data) for number, value in enumerate(options)}
         data |= {"nearest": _nearest_choice(str(options[-1].data), self.differs)} if self.differs else {}
