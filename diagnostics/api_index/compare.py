@@ -36,7 +36,7 @@ class Comparison:
     """Number of different uses whose conditions may hold."""
     missing: list[MissingUse] = field(default_factory=list)
     guarded: list[MissingUse] = field(default_factory=list)
-    """Missing, but in a `try` statement with an alternative that works."""
+    """Missing, but in a `try` statement with an alternative that works, or where a name of such a `try` is used."""
     unsure: list[MissingUse] = field(default_factory=list)
     """Missing, under an unknown condition."""
     unfollowed: list[tuple[Use, str]] = field(default_factory=list)
@@ -64,9 +64,17 @@ def compare(
     unique = [use for use in dict.fromkeys(reached) if use.kind != "arm"]
     problems = {use: problem for use in unique if (problem := lookup.problem(use))}
     working = _working_tries(reached, problems)
+    tried = {use for use in problems if any((use.file, number) in working for number in _try_numbers(use))}
+    # The code runs under these conditions only if the import succeeded: it uses the imported name.
+    names = {(use.file, use.module, use.name) for use in tried if use.kind == "name"}
+    unreached = {
+        (use.file, frozenset(use.conditions))
+        for use in unique
+        if (use.file, use.module, use.name) in names and any(text.startswith("set:") for text in use.conditions)
+    }
     for use, problem in problems.items():
         item = MissingUse(use, problem)
-        if any((use.file, number) in working for number in _try_numbers(use)):
+        if use in tried or any(use.file == file and held <= {*use.conditions} for file, held in unreached):
             comparison.guarded.append(item)
         elif any(
             condition_holds(text, versions) is None for text in use.conditions if not text.startswith("set:")

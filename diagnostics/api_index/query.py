@@ -35,8 +35,10 @@ _COMPANIONS = {
 }  # fmt: skip
 # Files for other hardware than NVIDIA GPUs.
 _OTHER_HARDWARE = re.compile(r"(?<![a-z])(?:npu|ascend|hccl|musa|xpu|rocm|neuron|hpu)(?![a-z])")
-# Files that are imported for one model only.
-_OF_ONE_MODEL = re.compile(r"/models/\w+/|/model/models?/|^sglang/srt/models/|^vllm/model_executor/models/")
+# Files that are imported for one model or one experimental trainer only.
+_OF_ONE_MODEL = re.compile(
+    r"/models/\w+/|/model/models?/|^sglang/srt/models/|^vllm/model_executor/models/|^trl/experimental/"
+)
 # File, module and releases of uses that a check of the release protects, in a way that the index does not follow:
 # a function of TRL, and imports of a file from inside of functions of PEFT.
 _PROTECTED = (
