@@ -120,9 +120,10 @@ class Curves:
     def framework(self) -> str:
         """The framework that the metric names of the first 8 rows belong to, or an empty string."""
         names = {name for row in self.rows[:8] for name in row.printed}
+        found = {row.framework for row in self.rows[:8]}
         # TRL is the first of them; ms-swift prints TRL's metrics, too.
         for framework in reversed(FRAMEWORKS.values()):
-            if any(name.startswith(framework.metric_prefixes) for name in names):
+            if framework.name in found or any(name.startswith(framework.metric_prefixes) for name in names):
                 return framework.name
         return "trl" if {"reward", "reward_std"} <= names else ""
 

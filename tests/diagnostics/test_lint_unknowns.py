@@ -33,6 +33,15 @@ def test_unknown_value_is_reported_if_a_rule_needs_it(script, expected):
     assert tuple(expected) in reported if expected else reported == set()
 
 
+def test_unknown_release_has_what_all_releases_with_its_options_have():
+    """Of an unknown release, lint reports what follows in each release with the run's options, as warnings."""
+    run = TRL + "--vllm_dtype bfloat16 --vllm_enable_prefix_caching true"
+    found = {"warning CFG107", "warning NUM002"}
+    assert found <= codes(run) & codes(run, trl="0.16.0") & codes(run, trl="0.17.0")
+    # Releases before and after 1.0 have all options of this run, and their defaults differ.
+    assert "warning CFG107" not in codes(TRL + "--vllm_gpu_memory_utilization 0.9")
+
+
 def test_exit_code_is_3_if_an_unknown_value_could_hide_a_fault():
     """The exit code is 3 for an unknown value that could hide a fault, and not for an unknown release alone."""
     assert report(TRL + "--per_device_train_batch_size 3").exit_code(Severity.ERROR) == 3
@@ -46,6 +55,16 @@ def test_exit_code_is_3_if_an_unknown_value_could_hide_a_fault():
     assert report(healthy).exit_code(Severity.ERROR) == 0
     # No release has both options, so every release refuses one.
     assert report(healthy + " --num_infer_workers 4 --teacher_model t").exit_code(Severity.ERROR) == 3
+
+
+def test_process_count_is_unknown_only_if_it_matters_and_nothing_else_may_set_it():
+    """It is not reported if each count gives whole groups, or if a config that was not read may set it."""
+    batch = "--per_device_train_batch_size 4 --gradient_accumulation_steps "
+    assert unknowns(TRL + batch + "4", trl="0.26.2") == set()
+    assert ("batches and groups", "process count", True) in unknowns(TRL + batch + "3", trl="0.26.2")
+    run = "python3 -m verl.trainer.main worker.rollout.n=5 worker.rollout.tensor_parallel_size=2"
+    assert ("devices", "process count", True) in unknowns(run)
+    assert unknowns(run + " config=missing.yaml") == {("run settings", "missing.yaml", True)}
 
 
 def test_equal_unknowns_are_grouped(tmp_path):

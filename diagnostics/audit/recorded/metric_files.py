@@ -16,6 +16,7 @@ from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.audit.recorded import run_data
+from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.logs.metrics import canonical_name, flatten, metric_rows
 from diagnostics.output.redact import name_below, truncate
 
@@ -23,6 +24,12 @@ MAX_STEPS = 20_000
 # Names of the number of the step.
 _STEPS = ("step", "global_step", "_step", "train/global_step", "training/global_step", "trainer/global_step")
 _HEAD_BYTES, _TAIL_BYTES = 8 * safe_io.MIB, 256 * safe_io.KIB
+# (framework, pattern) of each metric prefix; ms-swift, which prints TRL's metrics too, comes before TRL.
+_PREFIXES = [
+    (item.name, re.escape(prefix).encode())
+    for item in reversed(FRAMEWORKS.values())
+    for prefix in item.metric_prefixes
+]
 _SUMMARY = re.compile(rb"'(train_runtime|train_steps_per_second|train_loss)': '?([0-9.e+]{1,20})")
 
 
@@ -140,6 +147,8 @@ def read_log(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSeries
     if gap:
         unread.add(path, f"{size // safe_io.MIB} MiB: only the first 8 MiB and the last 256 KiB were read")
     head_lines = head.count(b"\n") + 1
+    # Metrics without a canonical name, such as ms-swift's memory(GiB), show the trainer, too.
+    framework = next((name for name, prefix in _PREFIXES if re.search(rb"['\"]" + prefix, head)), "")
     rows: list[run_data.MetricRow | None] = []
     for row in metric_rows(path.name, head_lines + tail.count(b"\n"), head, tail, max_rows=MAX_STEPS):
         if len(rows) == MAX_STEPS - 1:
@@ -147,7 +156,7 @@ def read_log(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSeries
         values = {meaning: value for meaning, (name, value) in row.metrics.items() if name != "train_loss"}
         # The lines between both parts were not counted.
         place = f"{row.source}, last 256 KiB" if gap and row.line > head_lines else f"{row.source}:{row.line}"
-        rows.append(run_data.MetricRow(row.step, values, dict(row.metrics.values()), place))
+        rows.append(run_data.MetricRow(row.step, values, dict(row.metrics.values()), place, framework))
     summary = {match[1].decode(): _float(match[2].decode()) for match in _SUMMARY.finditer(head + tail)}
     printed = {name: value for name, value in summary.items() if value is not None}
     is_summary = {"train_runtime", "train_steps_per_second"} <= set(printed)

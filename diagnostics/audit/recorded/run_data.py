@@ -112,12 +112,14 @@ class MetricRow:
         values: Values by canonical name (`reward`, `grad_norm`, …).
         printed: Values by the name in the file.
         place: File and line.
+        framework: The trainer that printed it, if other names in its log show that.
     """
 
     step: int | None
     values: Mapping[str, float]
     printed: Mapping[str, float]
     place: str
+    framework: str = ""
 
 
 @dataclass(frozen=True)
