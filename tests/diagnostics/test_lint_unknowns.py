@@ -63,8 +63,8 @@ def test_process_count_is_unknown_only_if_it_matters_and_nothing_else_may_set_it
     assert unknowns(TRL + batch + "4", trl="0.26.2") == set()
     assert ("batches and groups", "process count", True) in unknowns(TRL + batch + "3", trl="0.26.2")
     run = "python3 -m verl.trainer.main worker.rollout.n=5 worker.rollout.tensor_parallel_size=2"
-    assert ("devices", "process count", True) in unknowns(run)
-    assert unknowns(run + " config=missing.yaml") == {("run settings", "missing.yaml", True)}
+    run += " trainer.n_gpus_per_node=8 config=missing.yaml"
+    assert unknowns(run) == {("run settings", "missing.yaml", True)}
 
 
 def test_equal_unknowns_are_grouped(tmp_path):
