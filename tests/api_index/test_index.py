@@ -157,6 +157,15 @@ def test_optional_auto_class_is_not_missing():
     assert not pair.contradicted
 
 
+def test_experimental_trainers_and_guarded_flags_do_not_contradict_a_pair():
+    """Only TRL 0.27.2's experimental trainers lack a name of vLLM 0.10.2; verl 0.6.1 uses a name after a `try`."""
+    experimental = query.compatibility(Release("trl", "0.27.2"), Release("vllm", "0.10.2"))
+    assert {item.use.file.split("/")[1] for item in experimental.names.missing} == {"experimental"}
+    guarded = query.compatibility(Release("verl", "0.6.1"), Release("vllm", "0.11.0"))
+    assert "vllm.config.CompilationConfig(mode=)" in {item.use.text for item in guarded.names.guarded}
+    assert [(pair.contradicted, pair.limits_grpo) for pair in (experimental, guarded)] == [(False, False)] * 2
+
+
 def test_files_of_one_model_do_not_fail_at_import():
     """A missing name in a model file of sglang does not fail at import, because each file is loaded in a `try`."""
     use = Use("name", "transformers", "Gone", file="sglang/srt/models/a.py")

@@ -106,7 +106,7 @@ def test_evidence_names_no_person_in_shared_formats(capsys, form):
 
 
 @pytest.mark.parametrize(
-    ("framework", "shown", "missing"), [("verl", "verl: ", "ms-swift: "), ("", "TRL: ", "(pin:")]
+    ("framework", "shown", "missing"), [("verl", "verl >=0.3", "ms-swift: "), ("", "TRL: ", "(pin:")]
 )
 def test_fix_is_that_of_the_framework_of_the_run(capsys, framework, shown, missing):
     """For verl it has no ms-swift options; without a framework it has TRL's. The mitigation's name is not shown."""

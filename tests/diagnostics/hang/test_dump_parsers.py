@@ -59,6 +59,22 @@ def test_evidence_of_several_blocking_processes_has_the_place_of_none(tmp_path):
     assert evidence[0].place == "py-spy text"
 
 
+def test_engine_core_that_is_not_in_the_dump_is_asked_for(tmp_path):
+    """An engine actor that waits for EngineCore is one end of a weight transfer; no advice is about rewards."""
+    engine = """Process 102: ray::LLMRayActor.update_weight
+Python v3.10.12 (/usr/bin/python3.10)
+
+Thread 102 (idle): "MainThread"
+    wait (threading.py:320)
+    result (concurrent/futures/_base.py:453)
+    collective_rpc (vllm/v1/engine/core_client.py:601)
+    update_weight (openrlhf/trainer/ray/vllm_engine.py:88)
+"""
+    text = RANK.format(pid=101, operation="broadcast", caller="_broadcast_param") + engine
+    finding = finding_of(with_issue(diagnose(parse_text(tmp_path, text))))
+    assert "Dump the vLLM processes EngineCore" in finding.remedy.actions[0].text
+
+
 def test_ray_stack_text_is_parsed(tmp_path):
     heading = "Stack dump for ray 4711 0.0 0.1 100 200 ? S 10:00 0:01 ray::Scorer.score\n"
     stack = RANK.format(pid=1, **IN_GATHER).partition("\n\n")[2]
