@@ -70,7 +70,8 @@ def compare(
     unreached = {
         (use.file, frozenset(use.conditions))
         for use in unique
-        if (use.file, use.module, use.name) in names and any(text.startswith("set:") for text in use.conditions)
+        if (use.file, use.module, use.name) in names
+        and any(text.startswith("set:") for text in use.conditions)
     }
     for use, problem in problems.items():
         item = MissingUse(use, problem)

@@ -78,7 +78,7 @@ def _fill(plan: RunPlan, entries: Iterable[PlanValue]) -> None:
     for entry in entries:
         is_set = entry.name in filled or (entry.name in plan.values and not entry.replaces)
         incomplete = (entry.complete or entry.option) and plan.settings.has_unread_options
-        in_range = plan.versions.surely_within(plan.framework, entry.versions)
+        in_range = option_index.surely_within(plan, plan.framework, entry.versions)
         if is_set or incomplete or not in_range or not conditions_hold(plan, entry.when):
             continue
         value = _compute(plan, entry)

@@ -63,9 +63,8 @@ def _options_for_processes(plan: RunPlan) -> str:
     """Return the options whose product is the number of processes in a framework, without those that the run sets."""
     dialect = DIALECTS[plan.framework]
     factors = {name for entry in dialect.derived if entry.name == PROCESSES for name in entry.factors}
-    if "env:NPROC_PER_NODE" in factors:
-        return "NPROC_PER_NODE"
-    return " and ".join(key for key, name in dialect.names.items() if name in factors - plan.values.keys())
+    names = {"NPROC_PER_NODE": "env:NPROC_PER_NODE", **dialect.names}
+    return " and ".join(key for key, name in names.items() if name in factors - plan.values.keys())
 
 
 def merge_entries(entries: Iterable[NotChecked]) -> list[NotChecked]:
@@ -209,7 +208,7 @@ def _unknown_release(plan: RunPlan) -> list[NotChecked]:
         if others:
             where += f"; {others[0]} to {others[-1]} lack only {option}"
             break
-    reason = f"it is not known, and {where}"
+    reason = f"not known; {where}"
     remedy = f"pass --{plan.option_package} VERSION" if releases else ""
     what = f"release of {DISPLAY_NAMES[plan.option_package]}"
     return [NotChecked(what, reason, remedy, str(plan.settings.place), decides=not releases)]

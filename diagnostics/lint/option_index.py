@@ -33,6 +33,7 @@ from diagnostics.lint.readers import hydra
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.user_scripts import read_declarations
 from diagnostics.lint.values import TYPED_FILES, Settings, Value
+from diagnostics.versions import in_range
 
 # Similarity from which a name counts as misspelt, for `difflib`.
 _SIMILARITY = 0.84
@@ -483,6 +484,21 @@ def releases_with_all(
         return [], ()
     first, last = max(span[0] for span in partial.values()), min(span[1] for span in partial.values())
     return list(partial), tuple(release for release in releases if first <= release <= last)
+
+
+def surely_within(plan: RunPlan, package: str, specifier: str) -> bool:
+    """Return whether a release is in a range; if it is unknown, whether all releases with the run's options are."""
+    known = plan.versions.within(package, specifier)
+    if (
+        known is not None
+        or package != plan.option_package
+        or plan.own_copy
+        or not plan.settings.framework_parser
+    ):
+        return bool(known)
+    options = [value.key for value in options_to_check(plan.settings)]
+    _partial, releases = releases_with_all(package, options, plan.role)
+    return bool(releases) and all(in_range(release, specifier) for release in releases)
 
 
 def lacks_option(package: str, name: str, release: Version, role: str = "train") -> bool:

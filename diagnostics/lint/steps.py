@@ -170,17 +170,7 @@ def plans_of(settings: Iterable[Settings], versions: Versions) -> list[RunPlan]:
     for entry in runs:
         option_index.expand_abbreviations(entry, versions.known.get(entry.framework))
         option_index.presume_misspelt(entry)
-    return [make_plan(entry, _with_candidates(entry, versions)) for entry in runs]
-
-
-def _with_candidates(settings: Settings, versions: Versions) -> Versions:
-    """Return versions with the releases that have all options of a run, if its release is unknown."""
-    name = DIALECTS[settings.framework].extends or settings.framework
-    if name in versions.known or name in versions.copies or not settings.framework_parser:
-        return versions
-    options = [value.key for value in option_index.options_to_check(settings)]
-    _partial, releases = option_index.releases_with_all(name, options, settings.role)
-    return replace(versions, candidates={name: releases})
+    return [make_plan(entry, versions) for entry in runs]
 
 
 def _is_run(settings: Settings) -> bool:

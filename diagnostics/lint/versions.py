@@ -27,14 +27,12 @@ class Versions:
         user_packages: Packages whose release the user gave.
         copies: Framework of which the run's project has its own copy -> folder of the copy.
         sources: Notes for the report: where the project names a release or has a copy.
-        candidates: Package whose release is unknown -> the releases that have all options of the run.
     """
 
     known: Mapping[str, Version] = field(default_factory=dict)
     user_packages: frozenset[str] = frozenset()
     copies: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
-    candidates: Mapping[str, tuple[Version, ...]] = field(default_factory=dict)
 
     @property
     def releases(self) -> dict[str, str]:
@@ -51,12 +49,6 @@ class Versions:
             return True
         version = self.known.get(package)
         return None if version is None else in_range(version, specifier)
-
-    def surely_within(self, package: str, specifier: str) -> bool:
-        """Return whether the release is in a range; if it is unknown, whether all candidates are, of at least one."""
-        candidates = () if package in self.known else self.candidates.get(package, ())
-        in_all = bool(candidates) and all(in_range(version, specifier) for version in candidates)
-        return in_all or bool(self.within(package, specifier))
 
     def with_project(self, project: Project) -> Versions:
         """Return versions with the project's releases in place of installed ones; releases that the user gave stay.

@@ -26,9 +26,11 @@ def generation_holds_whole_groups(plan: RunPlan) -> Iterator[Problem]:
     per_device = plan.values["batch.per_device"].data if "batch.per_device" in plan.values else None
     if group is None or group < 2:
         return
-    if "batch.generation" not in plan.values and isinstance(per_device, int):
-        if per_device % group == 0 or (_generation_size(plan, 1)[0] or 1) % group == 0:
-            return  # for any number of processes
+    multiple = isinstance(per_device, int) and per_device % group == 0
+    if "batch.generation" not in plan.values and (
+        multiple or (_generation_size(plan, 1)[0] or 1) % group == 0
+    ):
+        return  # for any number of processes
     total, names, applies = _generation_size(plan)
     # Without the number of processes, 1, 2, 4 and 8 are tried, unless a server takes some of the GPUs.
     alone = plan.framework == "ms-swift" and plan.get("rollout.mode") != "server"

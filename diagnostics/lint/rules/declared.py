@@ -19,6 +19,7 @@ from msgspec import Struct
 from diagnostics.findings import Severity
 from diagnostics.lint.derivation import read_source
 from diagnostics.lint.dialects import DIALECTS
+from diagnostics.lint.option_index import surely_within
 from diagnostics.lint.rules.registry import Problem, Rule, add_rule
 from diagnostics.lint.run_plan import PROCESSES, RunPlan
 from diagnostics.lint.values import Value, format_value
@@ -118,7 +119,7 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
         package = self.package or plan.framework
         applies = plan.versions.within(package, self.releases)
         weak = self.certain and any(value.soft for value in values.values())
-        skips = self.unknown_release == "skip" and not plan.versions.surely_within(package, self.releases)
+        skips = self.unknown_release == "skip" and not surely_within(plan, package, self.releases)
         if unknown or weak or (applies is None and skips):
             return
         data |= {f"v{number}": format_value(value.data) for number, value in enumerate(options)}

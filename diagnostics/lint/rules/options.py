@@ -184,7 +184,7 @@ def options_have_an_effect(plan: RunPlan) -> Iterator[Problem]:
     for entry in DIALECTS[plan.framework].ineffective:
         in_range = plan.versions.within(plan.option_package, entry.versions)
         # Without a release, only an entry with a condition of its own is reported.
-        surely = plan.versions.surely_within(plan.option_package, entry.versions)
+        surely = option_index.surely_within(plan, plan.option_package, entry.versions)
         if in_range is False or (entry.needs and not surely):
             continue
         if (entry.needs and not _lacks_needed(plan, entry.needs)) or not conditions_hold(plan, entry.when):

@@ -179,8 +179,17 @@ def test_implausible_training_speed_is_reported_if_no_steps_were_logged(tmp_path
 
 def test_log_of_ms_swift_gets_its_options_and_no_search_for_a_line_that_is_named(tmp_path, capsys):
     """The trainer follows from a metric without a canonical name; the fix for NaN starts after the named line."""
-    common = {"loss": 0.0, "reward": 0.3, "reward_std": 0.4, "completions/mean_length": 9.0, "memory(GiB)": 56.7}
-    for grad_norm, shown in (("0.0", "--gradient_checkpointing_kwargs"), ("nan", "Fix: ms-swift: --resume_from")):
+    common = {
+        "loss": 0.0,
+        "reward": 0.3,
+        "reward_std": 0.4,
+        "completions/mean_length": 9.0,
+        "memory(GiB)": 56.7,
+    }
+    for grad_norm, shown in (
+        ("0.0", "--gradient_checkpointing_kwargs"),
+        ("nan", "Fix: ms-swift: --resume_from"),
+    ):
         lines = [str(common | {"grad_norm": float(grad_norm if step > 3 else 0)}) for step in range(12)]
         (tmp_path / "run.log").write_text("\n".join(lines))
         main(["audit", str(tmp_path / "run.log")])
