@@ -74,7 +74,10 @@ def missing_lines(pair: Compatibility, *moments: str, with_names: bool = True) -
         # The first use of each name, because in a dict the last entry of a key wins.
         names = {item.use.text: item.location for item in reversed(items) if item not in clashes}
         texts = [f"{name} ({location})" for name, location in reversed(names.items())]
-        in_grpo = moment == WHEN_CALLED and any(item in items for item in pair.missing_in_grpo)
-        effect = "a GRPO run fails: " if in_grpo else ""
+        files = {item.use.file for item in pair.missing_in_grpo if item in items and moment == WHEN_CALLED}
+        serving = files == {"trl/scripts/vllm_serve.py"}
+        effect = "`trl vllm-serve` fails: " if serving else "a GRPO run fails: " if files else ""
+        if items and all(item.use.file.startswith("trl/experimental/") for item in items):
+            effect = "only experimental trainers fail: "
         lines += [f"{effect}missing {moment}: {join_some(texts, _MAX_NAMES)}"] if texts else []
     return lines

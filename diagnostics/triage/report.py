@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from diagnostics import fixes
+from diagnostics import called_as, fixes
 from diagnostics.catalog import model
 from diagnostics.catalog.mitigation_ranking import finding_of_issue, recommended_fix
 from diagnostics.catalog.model import Issue
@@ -22,7 +22,8 @@ from diagnostics.triage.log_facts import Hit
 from diagnostics.triage.symptoms import Symptom
 from diagnostics.triage.verdict import Diagnosis
 
-_TABLE = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, dict[str, str]])
+_TEXT = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8").replace("grpo-doctor", called_as())
+_TABLE = msgspec.toml.decode(_TEXT, type=dict[str, dict[str, str]])
 NOTES, _HEADINGS = _TABLE["notes"], _TABLE["headings"]
 _RESOLVED = {"known", "clean"}
 _STYLES = {"known": "bold red", "clean": "green"}
@@ -115,11 +116,7 @@ def _note(verdict: Diagnosis) -> str:
         return _clean_note(verdict)
     if verdict.state == "hypothesis":
         # The entry about what was not checked gives the reason.
-        return (
-            "for more about the metrics run grpo-doctor audit on this log"
-            if verdict.fallback.symptoms
-            else ""
-        )
+        return _TABLE["advice"]["metrics"] if verdict.fallback.symptoms else ""
     if verdict.state == "not_judged" and verdict.fallback.symptoms:
         note = "no known failure in these logs; the metrics show a fault, but not its cause"
     elif verdict.state == "not_judged" and verdict.fallback.failing:
