@@ -225,6 +225,7 @@ class Fix:
 
 
 NOT_SHOWN = "# not shown: redaction or escaping would change this command"
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^]]*\])?\+?=")
 # fish reads a backslash before a quotation mark, and before another backslash, as an escape.
 _QUOTED = re.compile(r"""(?a:[\w@%+=:,./~ -]|'(?:[^'\\]|\\[^'\\])*'|"'"|"\$HOME")*""")
 
@@ -252,10 +253,11 @@ def quote_command(words: tuple[str, ...]) -> str:
     Call it with words that are not redacted: only they tell the home folder from a folder called `~`. The command is
     then printed escaped, and masked or redacted. A word that this changes is quoted, because a shell would read
     `<user>` as a redirection. If it would take quotation marks away, the words are redacted before they are quoted. If
-    that does not help, or there is a control character, a comment is returned.
+    that does not help, or there is a control character, or a shell would read the program as NAME=VALUE, a comment is
+    returned.
 
-    >>> quote_command(("pip", "install", "numpy<2"))
-    "pip install 'numpy<2'"
+    >>> quote_command(("pip", "install", "numpy<2")), quote_command(("PATH=x/python", "-V")) == NOT_SHOWN
+    ("pip install 'numpy<2'", True)
     """
     if any(MASK in word or has_control(word) for word in words):
         return NOT_SHOWN
@@ -263,7 +265,9 @@ def quote_command(words: tuple[str, ...]) -> str:
     first: Callable[[str], str] = str if all(mask(word) == word for word in words) else mask
     for change_part in (first, redact):
         line = " ".join(_quote_word(word, change_part) for word in words)
-        if all(_is_quoted(change(line), len(words)) for change in (mask, redact)):
+        if not _ASSIGNMENT.match(line) and all(
+            _is_quoted(change(line), len(words)) for change in (mask, redact)
+        ):
             return line
     return NOT_SHOWN
 
