@@ -75,7 +75,9 @@ def compare(
     }
     for use, problem in problems.items():
         item = MissingUse(use, problem)
-        if use in tried or any(use.file == file and held <= {*use.conditions} for file, held in unreached):
+        if use in tried or any(
+            use.file == file and conditions_there <= {*use.conditions} for file, conditions_there in unreached
+        ):
             comparison.guarded.append(item)
         elif any(
             condition_holds(text, versions) is None for text in use.conditions if not text.startswith("set:")

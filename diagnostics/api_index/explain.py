@@ -377,8 +377,8 @@ def _requirements_on(provider: str, caller: str, log: LoggedFacts) -> str:
         for specifier in query.plain_ranges(query.Release(caller, version), provider):
             by_range.setdefault(str(specifier), []).append(version)
     ranges = (
-        f"{caller} {describe_spans(item, releases).removeprefix('from ')} requires {provider}{one}"
-        for one, item in by_range.items()
+        f"{caller} {describe_spans(item, releases).removeprefix('from ')} requires {provider}{specifier}"
+        for specifier, item in by_range.items()
     )
     is_known = provider in store.indexed_packages() or not by_range
     return "" if is_known else f"Take the newest that the {caller} in use allows: {'; '.join(ranges)}."

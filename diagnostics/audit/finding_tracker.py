@@ -77,10 +77,10 @@ class FindingTracker:
         current = {result.family: result for result in faults if result.values.get("open", True)}
         before = self._before if self.scans > 1 else current.keys()
         gone = [family for family in self.reported if family in self.active - current.keys() - before]
-        found = [family for family in current if family in before - self.active]
-        self._before, self.active = {*current}, self.active.difference(gone).union(found)
+        new_families = [family for family in current if family in before - self.active]
+        self._before, self.active = {*current}, self.active.difference(gone).union(new_families)
         self.reported |= {family: result for family, result in current.items() if family in self.active}
-        changes = [Change(FOUND, step, current[family]) for family in found]
+        changes = [Change(FOUND, step, current[family]) for family in new_families]
         return [*(Change(GONE, step, self.reported[family]) for family in gone), *changes]
 
     def finish(self, subject: dict[str, str], more: Sequence[Result] = ()) -> Audit:

@@ -68,7 +68,9 @@ def _changed_names(nodes: list[ast.AST]) -> set[tuple[str, str]]:
             stored.add(node.arg)
         elif isinstance(node, ast.Name | ast.Attribute) and not isinstance(node.ctx, ast.Load):
             stored.add(dotted_name(node).partition(".")[0])
-    return {origin for name, found in origins.items() if name in stored or len(found) > 1 for origin in found}
+    return {
+        origin for name, places in origins.items() if name in stored or len(places) > 1 for origin in places
+    }
 
 
 def _unsure_lines(nodes: list[ast.AST], text: str) -> Iterator[range]:

@@ -46,8 +46,17 @@ def guards_of_the_release_pass(plan: RunPlan) -> Iterator[Problem]:
         keys_by_condition = [
             [options.key(name) for name in names_in(item)] for item in guard_conditions[::-1]
         ]
-        keys = next((found for found in keys_by_condition if not plan.options.keys().isdisjoint(found)), [])
-        keys = keys or [key for found in keys_by_condition[:1] for key in found if key.endswith("world_size")]
+        keys = next(
+            (
+                option_keys
+                for option_keys in keys_by_condition
+                if not plan.options.keys().isdisjoint(option_keys)
+            ),
+            [],
+        )
+        keys = keys or [
+            key for option_keys in keys_by_condition[:1] for key in option_keys if key.endswith("world_size")
+        ]
         # Most guards read no option that the run sets, and their conditions need not be evaluated.
         if keys and all(condition_result(item, options.lookup) for item in guard_conditions):
             deciding = [options.used[key] for key in keys if key in options.used]
