@@ -78,7 +78,7 @@ def command(
         if nodes:
             environment = str(prefix or (python.absolute().parent.parent if python else ""))
             return examine_nodes(nodes, environment, output)
-        root = target_env.prefix_of(python) if python else prefix and prefix.absolute()
+        root = target_env.prefix_of(python) if python else prefix
         with cpu_limit("reading the environment", _COLLECT_S):
             collected = facts.collect(root)
         if facts_json:
