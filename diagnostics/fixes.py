@@ -424,17 +424,19 @@ def has_option(fix: Fix | None, line: str) -> bool:
     return any(" " in text and text in line for text in map(edit_without_framework, edits))
 
 
-def first_lines(fix: Fix | None) -> list[str]:
+def first_lines(fix: Fix | None, *, any_framework: bool = False) -> list[str]:
     """Return the first sentence of a fix, if any; for a mitigation with several edits, a heading and a line for each.
 
     If the case does not show the condition of the best of several mitigations, return a heading and the first ones.
+    With `any_framework`, the reader may use another framework than that of a single edit, which has its own line then.
     """
     sentence, _ = first_step(fix)
     best = fix.offers[0] if fix and fix.offers else None
     if fix and best and best.when and len(fix.offers) > 1 and sentence == mitigation_line(best):
         offers = sorted(fix.offers[:_MAX_CASES], key=lambda offer: not offer.when)
         return [SEVERAL_CASES, *(f"- {_case_line(offer)}" for offer in offers)]
-    if best is None or len(best.edits) < 2 or sentence != mitigation_line(best):
+    is_for_all = best and len(best.edits) < (1 if any_framework else 2)
+    if best is None or is_for_all or sentence != mitigation_line(best):
         return [sentence] if sentence else []
     heading = f"{_condition(best)}{best.about.rstrip('.')} ({_test_result(best)}):"
     return [heading, *(f"- {edit_text(edit)}" for edit in best.edits)]

@@ -157,7 +157,7 @@ def _follow_imports(framework: str, module: str, modules: ModuleFinder) -> Entry
             elif required not in sys.stdlib_module_names and not modules.find(required):
                 missing[required] = f"{file}:{line}"
     if module not in read:
-        return EntryPoint(framework, module, len(read), problem=f"{module} is in no file of {home}")
+        return EntryPoint(framework, module, len(read), problem=f"{home} has no such module")
     return EntryPoint(framework, module, len(read), tuple(sorted(missing.items())))
 
 

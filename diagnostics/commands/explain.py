@@ -12,6 +12,7 @@ from diagnostics import catalog
 from diagnostics.catalog import documents, mitigation_ranking, model
 from diagnostics.cli import Command
 from diagnostics.findings import FINE
+from diagnostics.fixes import first_lines
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.output import issue_text, json_output, sanitize
 from diagnostics.output.redact import truncate
@@ -51,7 +52,7 @@ def command(words: tuple[str, ...], format: str) -> int:  # noqa: A002
 
 
 def explain(code: str, text: str = "") -> issue_text.Explained:
-    """Return the document of a code, and the recommended fix; None for a check code.
+    """Return the document of a code, and the first lines of the recommended fix; none for a check code.
 
     Args:
         code: The code.
@@ -61,11 +62,11 @@ def explain(code: str, text: str = "") -> issue_text.Explained:
         CatalogError: There is no such code.
     """
     if check := catalog.load_checks().get(code):
-        return documents.check_document(check), None
+        return documents.check_document(check), []
     issue = catalog.find(code)
     named = [name for name in FRAMEWORKS if re.search(rf"(?i)\b{name}\b", text)]
     fix = mitigation_ranking.recommended_fix(issue, frameworks=named, failure=[text])
-    return documents.issue_document(issue, fix), fix
+    return documents.issue_document(issue, fix), first_lines(fix, any_framework=not named)
 
 
 def find_codes(text: str) -> tuple[list[str], str]:

@@ -13,26 +13,26 @@ from rich.text import Text
 
 from diagnostics import called_as
 from diagnostics.findings import EVIDENCE_LEVELS
-from diagnostics.fixes import SEVERAL_CASES, Fix, first_lines, has_option, one_line
+from diagnostics.fixes import SEVERAL_CASES, one_line
 from diagnostics.frameworks import DISPLAY_NAMES
 from diagnostics.output.redact import mask
 from diagnostics.output.terminal import print_text
 
-Explained = tuple[Mapping[str, Any], Fix | None]
-"""An entry, as the JSON document of `explain`, and its recommended fix; None for a check code."""
+Explained = tuple[Mapping[str, Any], list[str]]
+"""An entry, as the JSON document of `explain`, and the first lines of its recommended fix; empty for a check code."""
 _MAX_QUERY = 200
 """Most characters of the user's text that are repeated."""
 
 
 def print_issues(console: Console, explained: Iterable[Explained]) -> None:
-    """Print (document, fix) pairs one after the other, with a blank line between."""
-    for position, (document, fix) in enumerate(explained):
+    """Print entries one after the other, with a blank line between."""
+    for position, (document, fix_lines) in enumerate(explained):
         if position:
             print_text(console, "\n")
-        _print_issue(console, document, fix)
+        _print_issue(console, document, fix_lines)
 
 
-def _print_issue(console: Console, document: Mapping[str, Any], fix: Fix | None) -> None:
+def _print_issue(console: Console, document: Mapping[str, Any], fix_lines: list[str]) -> None:
     """Print a known issue: title, fix, cause, affected releases, log patterns, triggers, mitigations, references.
 
     Of a check code, print title and cause. Search phrases are printed for issues and check codes.
@@ -48,8 +48,8 @@ def _print_issue(console: Console, document: Mapping[str, Any], fix: Fix | None)
         return
     affected = ", ".join(DISPLAY_NAMES[name] for name in document["frameworks"])
     print_text(console, f"{document['kind']}; {document['family']}; affects {affected}", "dim")
-    for number, line in enumerate(first_lines(fix)):
-        print_text(console, line if number else f"Fix: {line}", "bold", whole=has_option(fix, line))
+    for number, line in enumerate(fix_lines):
+        print_text(console, line if number else f"Fix: {line}", "bold", whole=True)
     paragraphs = [one_line(item) for item in document["detail"].split("\n\n") if item]
     _section(console, "Why", [one_line(document["cause"]), *paragraphs])
     _section(console, "Affected", [claim_text(claim) for claim in document["affected"]])
@@ -72,17 +72,17 @@ def print_matches(console: Console, text: str, found_by: str, explained: Sequenc
         console: Console to print on.
         text: The text on the command line.
         found_by: `printed` if a signature matched, `near` if only words are similar.
-        explained: Document and fix of each code.
+        explained: Document and first lines of the fix of each code.
     """
     result = "no exact match; nearest by words"
     if found_by == "printed":
         result = f"printed by {', '.join(document['code'] for document, _ in explained)}"
     print_text(console, f"{shorten(mask(text), _MAX_QUERY, placeholder=' …')}: {result}", "bold", whole=True)
-    for document, fix in explained:
+    for document, fix_lines in explained:
         code = document["code"]
         print_text(console, f"\n{code}  {document['title']}  ({document['kind']})", "bold", whole=True)
         # `explain CODE` lists the edit for each framework and, if only words are similar, the other cases.
-        lines = first_lines(fix)
+        lines = fix_lines
         if SEVERAL_CASES not in lines or found_by != "printed":
             lines = [line.removeprefix("- ").removesuffix(":") for line in lines if line != SEVERAL_CASES][:1]
         for number, line in enumerate(lines):

@@ -142,10 +142,12 @@ def _find_leads(
         yield from _leads_from_waits(issues, end)
     for log, _ in logs:
         yield from _leads_from_frames(issues, log)
+    used = {name for log, _ in logs for name in log.frameworks}
     for symptom in visible[:2]:
         for cause in symptom.rule.causes:
-            if cause.code in issues:
-                yield Lead(issues[cause.code], symptom.rule.name, cause.settles, symptom.hits[0])
+            issue = issues.get(cause.code)
+            if issue and (not used or "vllm" in issue.frameworks or used.intersection(issue.frameworks)):
+                yield Lead(issue, symptom.rule.name, cause.settles, symptom.hits[0])
 
 
 def _leads_from_waits(issues: Mapping[str, Issue], end: LogEnd) -> Iterator[Lead]:

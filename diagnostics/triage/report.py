@@ -76,7 +76,7 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
             yield NotChecked(_FAILURE, "no known issue describes it", place=place)
     elif verdict.state == "hypothesis":
         lead = verdict.leads[0]
-        reason = f"no line of the log is printed only by {lead.issue.code}"
+        reason = f"nothing in the log shows that it is {lead.issue.code} and not another fault"
         yield NotChecked("the cause", reason, place=lead.hit.location)
     elif verdict.state == "not_judged":
         if fallback.failing:

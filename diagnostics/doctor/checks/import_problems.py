@@ -92,7 +92,7 @@ def entry_points(case: CheckInput) -> Iterator[Finding | NotChecked]:
     missing: dict[str, Evidence] = {}
     for entry in entries:
         if entry.problem:
-            what, problem = f"imports of {entry.module}", f"not followed: {entry.problem}"
+            what, problem = f"imports of {entry.module}", f"not followed, {entry.problem}"
             # Without the package it is unknown whether the module should exist.
             yield NotChecked(what, problem, "--tier probe imports it", decides=not entry.absent)
         for module, place in entry.missing:

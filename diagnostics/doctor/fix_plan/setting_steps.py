@@ -123,7 +123,7 @@ def _mitigation_step(
     codes = [finding.code for finding, _ in users]
     may_occur = all(finding.severity is Severity.INFO for finding, _ in users)
     title = (
-        f"If you see {' or '.join(codes)}: {first.description}"
+        f"Only if the run shows {' or '.join(codes)}: {first.description}"
         if may_occur
         else first.description[:1].upper() + first.description[1:]
     )
