@@ -122,11 +122,10 @@ def _mitigation_step(
     first = users[0][1]
     codes = [finding.code for finding, _ in users]
     may_occur = all(finding.severity is Severity.INFO for finding, _ in users)
-    title = (
-        f"Only if the run shows {' or '.join(codes)}: {first.description}"
-        if may_occur
-        else first.description[:1].upper() + first.description[1:]
-    )
+    failures = " or ".join(f'"{finding.title}"' for finding, _ in users)
+    title = first.description[:1].upper() + first.description[1:]
+    if may_occur:
+        title = f"Only for {failures}: {first.description}"
     texts = [f"{finding.code} can occur in these releases: {finding.title}." for finding, _ in users]
     texts += [
         f"It does not help {finding.code} against: {', '.join(mitigation.fails)}."
