@@ -55,10 +55,10 @@ def find_crashes(text, syntax, known):
 
 
 def test_mangled_configs_crash_no_rule():
-    """No rule crashes on 1,500 mangled inputs in five syntaxes, half of them with known package releases."""
+    """No rule crashes on 500 mangled inputs in five syntaxes, half of them with known package releases."""
     rng = random.Random(7)
     known = versions(vllm="0.7.3", trl="0.17.0", ms_swift="3.4.1", verl="0.5.0", openrlhf="0.10.1")
-    for number in range(1_500):
+    for number in range(500):
         syntax, seed = rng.choice(SEEDS)
         text = mangle(seed, rng)
         assert find_crashes(text, syntax, known if number % 2 else Versions()) == [], (syntax, text)
@@ -127,16 +127,16 @@ TRL_RUN = "trl grpo --use_vllm true --vllm_mode server --num_generations 8 --per
 # For each case: syntax, function that makes a text whose size grows with n, and n.
 GROWING = {
     "shell programs": ("shell", lambda n: "-m x -c y a.py " * n, 300),
-    "shell runs": ("shell", lambda n: TRL_RUN * n, 50),
-    "shell sources": ("shell", lambda n: "source x.sh\n" * n + TRL_RUN * min(n, 400), 50),
-    "shell servers": ("shell", lambda n: ("trl vllm-serve --port 1\n" + TRL_RUN) * n, 25),
+    "shell runs": ("shell", lambda n: TRL_RUN * n, 20),
+    "shell sources": ("shell", lambda n: "source x.sh\n" * n + TRL_RUN * min(n, 160), 20),
+    "shell servers": ("shell", lambda n: ("trl vllm-serve --port 1\n" + TRL_RUN) * n, 10),
     "shell placeholders": ("shell", lambda n: TRL_RUN[:-1] + "".join(f" --a{i} TODO" for i in range(n)), 200),
     "shell interpolations": (
         "shell", lambda n: f"python3 -m verl.trainer.main_ppo a.b='${{{' ' * n}$x'\n", 500,
     ),
     "yaml placeholders": ("yaml", lambda n: f'use_vllm: true\nrun_name: "{"xxx/" * n}\\nq"\n', 500),
     "yaml options": ("yaml", lambda n: "use_vllm: true\n" + "".join(f"num{i}: 1\n" for i in range(n)), 200),
-    "python lists": ("python", lambda n: f"x = [{'1, ' * n}]\n" + "GRPOConfig(model_init_kwargs=x)\n" * (n // 8), 400),
+    "python lists": ("python", lambda n: f"x = [{'1, ' * n}]\n" + "GRPOConfig(model_init_kwargs=x)\n" * (n // 8), 160),
     "notebook commands": (
         "notebook", lambda n: json.dumps({"cells": [{"cell_type": "code", "source": "!a\n" * n}]}), 60,
     ),
@@ -186,7 +186,7 @@ def test_time_grows_in_proportion_to_the_text(syntax, text_of, size):
         return time.process_time() - started
 
     seconds(size)
-    limit = 24 * min(seconds(size) for _ in range(5))
+    limit = 24 * min(seconds(size) for _ in range(3))
     assert any(seconds(size * 8) < limit for _ in range(2))  # the second is for a busy machine
 
 
