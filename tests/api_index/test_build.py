@@ -1,15 +1,8 @@
-"""The API index is built from wheels and sdists; a hostile archive is skipped, a broken listing is a user error.
+"""The API index is built from wheels and sdists; a damaged archive is skipped, a broken listing is a user error.
 
 Most tests use a fake package index. `python -m diagnostics.api_index` builds the index and lists removed names; it
 reports a problem in one line.
 """
-
-import gzip
-import io
-import struct
-import tarfile
-import time
-import zipfile
 
 import httpx
 import pytest
@@ -19,7 +12,6 @@ from diagnostics.api_index import __main__ as api_index_command
 from diagnostics.api_index import build, store
 from diagnostics.cli import run_command
 from tests.api_index.conftest import ENGINE, PACKAGES, RELEASES, FakeIndex
-from tests.limits import allocation_limit
 
 
 def fetch_vllm(index, folder):
@@ -63,27 +55,6 @@ def test_an_sdist_is_read_like_a_wheel(tmp_path):
     assert "class LLM" in cache.source(record["files"]["vllm/llm.py"])
 
 
-@pytest.mark.parametrize("sdists", [False, True])
-def test_release_that_unpacks_to_too_much_is_not_read(tmp_path, monkeypatch, sdists):
-    """The release's line says so, and the cache has no release; a hundred kilobytes can unpack to gigabytes."""
-    monkeypatch.setattr(build.archives, "_LARGEST_INDEXED", 1000)
-    files = {"vllm/a.py": "x = 1\n" * 100, "vllm/b.py": "y = 1\n" * 100}
-    (line,), cache = fetch_vllm(one_release(files, sdists=sdists), tmp_path)
-    assert "not read: ValueError" in line
-    assert "unpack to more than 1000 bytes" in line
-    assert cache.releases() == {}
-
-
-def test_sdist_that_unpacks_to_hundreds_of_times_its_size_takes_bounded_memory(tmp_path, monkeypatch):
-    """An sdist of less than 100 kB with 80 MB of files is not read, and takes at most 15 MB of memory."""
-    monkeypatch.setattr(build.archives, "_LARGEST_INDEXED", 4_000_000)
-    index = one_release({f"vllm/m{number}.py": "#" * 2_000_000 for number in range(40)}, sdists=True)
-    assert len(*index.archives.values()) < 100_000
-    with allocation_limit(15_000_000):
-        (line,), _ = fetch_vllm(index, tmp_path)
-    assert "unpack to more than 4000000 bytes" in line
-
-
 def test_wheel_with_another_hash_than_in_the_index_is_not_read(tmp_path, monkeypatch):
     """A small wheel is fetched as a whole, and its hash is compared with the index's."""
     index = one_release({"vllm/a.py": "a = 1\n"})
@@ -92,18 +63,6 @@ def test_wheel_with_another_hash_than_in_the_index_is_not_read(tmp_path, monkeyp
     (line,), cache = fetch_vllm(index, tmp_path)
     assert "hash" in line
     assert cache.releases() == {}
-
-
-def test_metadata_of_a_hostile_wheel_is_read_once(tmp_path):
-    """Of twenty large METADATA members one is parsed, in less than 3 s of CPU time; a vendored package's is not."""
-    with zipfile.ZipFile(tmp_path / "w.whl", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("a/_vendor/b-1.dist-info/METADATA", "Requires-Dist: vendored\n")
-        for number in range(20):
-            archive.writestr(f"a{number}-1.dist-info/METADATA", f"Requires-Dist: a{number}\n" * 40_000)
-    start = time.process_time()
-    opened = build.archives.open_wheel(zipfile.ZipFile(tmp_path / "w.whl"), str.isascii)
-    assert set(opened.metadata["requires"]) == {"a0"}
-    assert time.process_time() - start < 3
 
 
 @pytest.mark.parametrize("sdists", [False, True])
@@ -115,54 +74,13 @@ def test_file_that_is_too_large_is_named(tmp_path, monkeypatch, sdists):
     assert line == "vllm 0.2: 1 files, 1 of them new; too large to read: vllm/big.py"
 
 
-def test_metadata_that_unpacks_to_too_much_is_not_read(tmp_path, monkeypatch):
-    """The release counts as one without requirements."""
-    monkeypatch.setattr(build.archives, "_LARGEST_METADATA", 1000)
-    requirements = [f"package{number}>=1" for number in range(100)]
-    _, cache = fetch_vllm(one_release({"vllm/a.py": "x = 1\n"}, requirements), tmp_path)
-    assert cache.releases()["0.2"]["requires"] == []
-
-
-def hostile_sdist(kind, size):
-    """Return an sdist with one tar header of this member type that claims a size."""
-    member = tarfile.TarInfo("a/vllm/a.py")
-    member.type = kind
-    header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
-    header[124:136] = (b"\xff" if size < 0 else b"\x80") + size.to_bytes(11, "big", signed=True)
-    header[148:156] = b" " * 8
-    header[148:156] = b"%06o\0 " % sum(header)
-    return gzip.compress(bytes(header))
-
-
-def hostile_wheel(method):
-    """Return a wheel with a member of 100 MB that declares 1000 bytes."""
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", method) as archive:
-        archive.writestr("vllm/a.py", bytes(100_000_000))
-    data = bytearray(stream.getvalue())
-    struct.pack_into("<I", data, data.rindex(b"PK\1\2") + 24, 1000)
-    return bytes(data)
-
-
-@pytest.mark.parametrize(
-    ("name", "make", "reason"),
-    [
-        ("vllm-1.tar.gz", lambda: hostile_sdist(b"0", -1024), "one of -1024 bytes"),
-        ("vllm-1.tar.gz", lambda: hostile_sdist(b"x", 1 << 40), "claims 1099511627776 bytes"),
-        ("vllm-1.tar.gz", lambda: hostile_sdist(b"0", 1 << 40), "one of 1099511627776 bytes"),
-        ("vllm-1.tar.gz", lambda: gzip.compress(b"x" * 3000), "ReadError"),
-        ("vllm-1-py3-none-any.whl", lambda: hostile_wheel(zipfile.ZIP_DEFLATED), "BadZipFile: Bad CRC-32"),
-        ("vllm-1-py3-none-any.whl", lambda: hostile_wheel(zipfile.ZIP_BZIP2), "wheels do not use"),
-        ("vllm-1-py3-none-any.whl", lambda: b"no zip", "BadZipFile"),
-    ],
-)
-def test_hostile_archive_is_not_read(tmp_path, name, make, reason):
-    """A hostile archive takes at most 10 MB of memory, and gives one line with the reason and no release."""
+@pytest.mark.parametrize("name", ["vllm-1.tar.gz", "vllm-1-py3-none-any.whl"])
+def test_damaged_archive_is_not_read(tmp_path, name):
+    """One line has the reason, and the cache has no release."""
     index = FakeIndex({})
-    index.archives[name] = make()
-    with allocation_limit(10_000_000):
-        (line,), cache = fetch_vllm(index, tmp_path)
-    assert reason in line
+    index.archives[name] = b"no archive"
+    (line,), cache = fetch_vllm(index, tmp_path)
+    assert "not read: " in line
     assert cache.releases() == {}
 
 
