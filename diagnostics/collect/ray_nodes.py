@@ -16,6 +16,7 @@ from typing import Any
 from diagnostics import process
 from diagnostics.collect import remote
 from diagnostics.collect.remote import Answer, NodeError, Program, RemoteError, printable_line
+from diagnostics.output.redact import remember_host
 
 # Joining a cluster takes seconds, and so does the first worker of a node. A socket connects at once or not at all.
 JOIN_LIMIT_S, CONNECT_LIMIT_S = 60.0, 5.0
@@ -117,10 +118,8 @@ def check_address(address: str) -> None:
 def _answer(node: Mapping[str, Any]) -> Answer:
     """Return the answer of a node that the Ray program printed."""
     problem = f"Ray reports it dead: {node['dead']}" if "dead" in node else node["problem"]
+    remember_host(node["address"])
+    remember_host(node["host"])
     return Answer(
-        node.get("text", ""),
-        printable_line(problem),
-        printable_line(node["address"]),
-        dead="dead" in node,
-        secrets=(node["address"], node["host"]),
+        node.get("text", ""), printable_line(problem), printable_line(node["address"]), dead="dead" in node
     )

@@ -13,7 +13,7 @@ import re
 import shlex
 import tomllib
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,12 +34,12 @@ _SOURCES = (
     "hang/snapshot.py", "hang/collect/*.py", "hang/collect/*.txt", "memory_limit.py", "output/redact.py",
     "output/redaction.toml", "process.py", "safe_io.py",
 )  # fmt: skip
-# A name that starts with a dash would be an option of ssh, as a prefix would be of srun; `=` would assign a variable.
+# A name that starts with a dash would be an option of ssh.
 _HOST = re.compile(
-    r"(?:(?P<user>[\w.][\w.-]*)@)?(?P<name>[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:.%\w]+\])(?::(?P<port>\d{1,5}))?"
-    r"(?:\s+slots=(?P<slots>\d{1,6}))?(?:\s+max[-_]slots=\d+)?(?:\s+prefix=(?P<prefix>[\w./~][\w./~@%+:,-]*))?",
+    r"((?:[\w.][\w.-]*@)?([A-Za-z0-9_][\w.-]*|[0-9A-Fa-f]*(?::[0-9A-Fa-f]*){2,}))(?:\s+slots=(\d{1,6}))?(?:\s+max[-_]slots=\d+)?",
     re.ASCII,
 )
+_EXAMPLE = "user@host slots=8"
 PROGRAM_START = """\
 import sys
 # Modules in the working folder are not imported.
@@ -142,7 +142,6 @@ class Answer:
         name: Name or address.
         dead: Whether Ray reports the node as dead.
         slots: Number of processes that a launcher starts on the host; 0 if unknown.
-        secrets: Names and addresses that must not appear in a shared report.
     """
 
     text: str = ""
@@ -150,7 +149,6 @@ class Answer:
     name: str = ""
     dead: bool = False
     slots: int = 0
-    secrets: tuple[str, ...] = field(default=(), repr=False)
 
     def document(self) -> dict[str, Any]:
         """Return the document that the function returned on the host.
@@ -179,23 +177,14 @@ class Host:
     """One line of the list of hosts.
 
     Attributes:
+        target: The host as ssh expects it, with the user if the list names one.
         name: Name or address.
-        user: User for ssh; empty for ssh's default.
-        port: Port for ssh; 0 for ssh's default.
         slots: Number of processes that a launcher starts on the host; 0 if unknown.
-        prefix: Environment to examine on the host; empty for the environment given for all hosts.
     """
 
+    target: str
     name: str
-    user: str = ""
-    port: int = 0
     slots: int = 0
-    prefix: str = ""
-
-    @property
-    def target(self) -> str:
-        """The host as ssh expects it."""
-        return f"{self.user}@{self.name}" if self.user else self.name
 
 
 def printable_line(text: str) -> str:
@@ -205,7 +194,7 @@ def printable_line(text: str) -> str:
 
 
 def read_hosts(path: Path) -> list[Host]:
-    """Read a list of hosts, one per line, in the format of MPI and DeepSpeed hostfiles, also with prefix=.
+    """Read a list of hosts, one per line, in the format of MPI and DeepSpeed hostfiles.
 
     Raises:
         RemoteError: The file is unreadable, lists no host or too many, or has an invalid line.
@@ -215,30 +204,22 @@ def read_hosts(path: Path) -> list[Host]:
         text = safe_io.read_text(path, safe_io.MIB, pipes=True)
     except OSError as error:
         raise RemoteError(f"{option}: cannot be read: {error.strerror or error}") from None
-    hosts: dict[Host, None] = {}
+    hosts: list[Host] = []
     for number, line in enumerate(text.splitlines(), start=1):
         if words := line.partition("#")[0].strip():
-            host = _parse_host(words, f"{option}:{number}")
-            if host in hosts:
-                raise RemoteError(f"{option}:{number}: {host.target} is listed twice")
-            hosts[host] = None
+            if (match := _HOST.fullmatch(words)) is None:
+                remember_line(words)
+                raise RemoteError(
+                    f"{option}:{number}: {truncate(words, 80)!r}: expected a host, as {_EXAMPLE}"
+                )
+            hosts.append(Host(match[1], match[2], int(match[3] or 0)))
+            if hosts[-1] in hosts[:-1]:
+                raise RemoteError(f"{option}:{number}: {match[1]} is listed twice")
     if not hosts:
         raise RemoteError(f"{option}: no host in it: expected one a line, as {_EXAMPLE}")
     if len(hosts) > MAX_HOSTS:
         raise RemoteError(f"{option}: {len(hosts)} hosts; at most {MAX_HOSTS} are queried")
-    return list(hosts)
-
-
-_EXAMPLE = "user@host:22 slots=8 prefix=/opt/env"
-
-
-def _parse_host(line: str, place: str) -> Host:
-    match = _HOST.fullmatch(line)
-    if match is None:
-        remember_line(line)
-        raise RemoteError(f"{place}: {truncate(line, 80)!r}: expected a host, as {_EXAMPLE}")
-    name, prefix = match["name"].strip("[]"), match["prefix"] or ""
-    return Host(name, match["user"] or "", int(match["port"] or 0), int(match["slots"] or 0), prefix)
+    return hosts
 
 
 def host_command(host: Host, template: str, python: str, limit_s: float) -> list[str]:
@@ -255,49 +236,41 @@ def host_command(host: Host, template: str, python: str, limit_s: float) -> list
     """
     quoted = shlex.quote(python)  # ssh passes the words to a shell
     if not template.strip():
-        port = ["-p", str(host.port)] if host.port else []
         options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(limit_s))}"]
-        return ["ssh", "-T", *options, *port, "--", host.target, f"{quoted} -"]
-    values = {"host": host.name, "user": host.user, "port": host.port or 22, "target": host.target}
+        return ["ssh", "-T", *options, "--", host.target, f"{quoted} -"]
     try:
-        return [*(word.format(**values) for word in shlex.split(template)), quoted, "-"]
+        words = [word.format(host=host.name, target=host.target) for word in shlex.split(template)]
     except (ValueError, LookupError, AttributeError) as error:
-        expected = ", ".join(f"{{{name}}}" for name in values)
-        raise RemoteError(f"--host-command: cannot be read: {error}; expected {expected}") from None
+        problem = f"cannot be read: {error}; expected {{host}} or {{target}}"
+        raise RemoteError(f"--host-command: {problem}") from None
+    return [*words, quoted, "-"]
 
 
 def query_hosts(
     hosts: Sequence[Host],
-    program_for: Callable[[str], Program],
+    program: Program,
     *,
     template: str = "",
-    prefix: str = "",
-    python: str = "",
+    python: str = "python3",
     limit_s: float = LIMIT_S,
 ) -> list[Answer]:
     """Run a program on all hosts, at most MAX_PARALLEL at a time; return their answers in the same order.
 
     Args:
         hosts: The hosts.
-        program_for: Returns the program for an environment.
+        program: The program.
         template: See `host_command`.
-        prefix: The environment on hosts for which the list names none; empty for that of their Python.
-        python: The Python on the hosts; empty for that of the environment, or python3.
+        python: The Python on the hosts.
         limit_s: Time limit for each host.
 
     Raises:
         RemoteError: The template is invalid.
     """
-    commands, programs = [], []
-    for host in hosts:
-        environment = host.prefix or prefix
-        default = f"{environment}/bin/python" if environment else "python3"
-        commands.append(host_command(host, template, python or default, limit_s))
-        programs.append(program_for(environment))
+    commands = [host_command(host, template, python, limit_s) for host in hosts]
     running: set[Popen[Any]] = set()
-    query = functools.partial(_query, limit_s=limit_s, running=running)
+    query = functools.partial(_query, text=program.program_text(limit_s), limit_s=limit_s, running=running)
     with ThreadPoolExecutor(MAX_PARALLEL) as pool:
-        futures = [pool.submit(query, *job) for job in zip(hosts, commands, programs, strict=True)]
+        futures = [pool.submit(query, *job) for job in zip(hosts, commands, strict=True)]
         try:
             # Python handles Ctrl-C only between waits if another thread received the signal.
             while wait(futures, timeout=0.2).not_done:
@@ -312,11 +285,8 @@ def query_hosts(
     return [future.result() for future in futures]
 
 
-def _query(
-    host: Host, command: list[str], program: Program, *, limit_s: float, running: set[Popen[Any]]
-) -> Answer:
-    answer = Answer(name=host.name, slots=host.slots, secrets=(host.target, host.name))
-    text = program.program_text(limit_s)
+def _query(host: Host, command: list[str], *, text: str, limit_s: float, running: set[Popen[Any]]) -> Answer:
+    answer = Answer(name=host.name, slots=host.slots)
     try:
         done = process.run(
             command, stdin=text, timeout_s=limit_s, max_output=MAX_ANSWER_BYTES, running=running

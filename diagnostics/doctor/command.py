@@ -11,7 +11,6 @@ import json
 import os
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import click
@@ -122,15 +121,11 @@ def print_plan(report: Report, collected: facts.Facts, output: ReportOptions) ->
 
 
 def examine_nodes(options: NodeOptions, environment: str, output: ReportOptions) -> int:
-    """Query other machines, check and compare them, and write the report; only the terminal shows host names."""
+    """Query other machines, check and compare them, and write the report."""
     from diagnostics.doctor import multi_node_report, node_query  # threads, msgspec
 
     members, note = node_query.collect_nodes(options, environment)
     issues, compat = catalog.load(), compat_table.load()
-    report_of = partial(multi_node_report.report_on_nodes, issues=issues, compat=compat, note=note)
     answered = sum(node.facts is not None for node in members)
     with cpu_limit("checking the nodes", _NODES_S + _NODE_S * answered):
-        report = report_of(members)
-        if output.format != "terminal":
-            report = multi_node_report.shareable_report(report_of, members)
-        return write_report(report, output)
+        return write_report(multi_node_report.report_on_nodes(members, issues, compat, note), output)

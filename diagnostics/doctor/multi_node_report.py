@@ -1,11 +1,10 @@
 """Build doctor's report on the nodes of a job: which answered, how they differ, and the findings of the checks.
 
 `report_on_nodes` returns the report. The nodes were queried by `node_query`; the static checks run here, on the facts
-of each node that answered. `shareable_report` replaces the names of the nodes by their ranks or numbers.
+of each node that answered.
 """
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +17,6 @@ from diagnostics.doctor.node_query import Node, node_names
 from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
 from diagnostics.fixes import Advice, Explain, Fix, ShellCommand
 from diagnostics.frameworks import PACKAGES
-from diagnostics.multi_node_options import host_hider
-from diagnostics.output import text_filters
 
 
 def report_on_nodes(nodes: list[Node], issues: dict[str, Issue], compat: Compat, note: str = "") -> Report:
@@ -121,20 +118,3 @@ def _name_nodes(item: Finding | NotChecked, nodes: list[Node], total: int) -> Fi
         return replace(item, what=f"{names}: {item.what}", place=at_first_node(item.place))
     evidence = tuple(replace(entry, place=at_first_node(entry.place)) for entry in item.evidence)
     return replace(item, detail=f"{names}: {item.detail.strip() or item.title}", evidence=evidence)
-
-
-def shareable_report(report_of: Callable[[list[Node]], Report], nodes: list[Node]) -> Report:
-    """Return the report with numbers for host names in its texts; localhost, 127.* and one-letter names stay.
-
-    Args:
-        report_of: Builds the report from nodes.
-        nodes: The nodes with their names.
-    """
-    pairs = [
-        (name, f"<{node.noun} {node.number}>")
-        for node in nodes
-        for name in (node.name, *node.secrets, node.facts.machine.host if node.facts else "")
-    ]
-    report = report_of([replace(node, name="") for node in nodes])
-    skip = text_filters.FIXED_WORDS | {("CheckResult", "check")}
-    return text_filters.change_texts(report, host_hider(pairs), skip=skip)

@@ -6,7 +6,7 @@ the order of their addresses.
 Answers are untrusted: one that cannot be decoded becomes the node's `problem`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -30,13 +30,12 @@ class Node:
         position: Position in the list of nodes.
         noun: The noun before the number: `rank`, `ranks` or `node`.
         number: Number of the rank or node, such as "3"; for several ranks on one host "6-7".
-        name: Host name or address; empty in a shared report.
+        name: Host name or address.
         facts: Facts of the node; None if it was not examined.
         nccl: Releases of NCCL outside Python's packages.
         models: Models in the node's hub cache.
         problem: Reason why the node was not examined, in one line.
         dead: Whether Ray reports the node as dead.
-        secrets: Names and addresses that must not appear in a shared report.
     """
 
     position: int
@@ -48,12 +47,11 @@ class Node:
     models: tuple[str, ...] = ()
     problem: str = ""
     dead: bool = False
-    secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def label(self) -> str:
         """The node's name in findings: "rank 3 (d)"."""
-        return f"{self.noun} {self.number}" + (f" ({self.name})" if self.name else "")
+        return f"{self.noun} {self.number} ({self.name})"
 
     @property
     def outcome(self) -> str:
@@ -76,13 +74,13 @@ def collect_nodes(options: NodeOptions, prefix: str) -> tuple[list[Node], str]:
 
     Args:
         options: The machines, and how to reach them.
-        prefix: The environment to examine on hosts for which the list names none; with Ray, the one whose Python joins.
+        prefix: The environment to examine on hosts; with Ray, the one whose Python joins.
 
     Raises:
         RemoteError: The list, the command or the cluster cannot be used.
     """
     progress.update("querying nodes")
-    answers = query_nodes(options, remote.collect_program, prefix)
+    answers = query_nodes(options, remote.collect_program("" if options.ray else prefix), prefix)
     by_slot = not options.ray and all(answer.slots for answer in answers)
     nodes, rank = [], 0
     for position, answer in enumerate(answers):
@@ -90,25 +88,32 @@ def collect_nodes(options: NodeOptions, prefix: str) -> tuple[list[Node], str]:
         number = f"{rank}-{rank + count - 1}" if count > 1 else str(rank)
         noun = "node" if options.ray else "ranks" if count > 1 else "rank"
         rank += count
-        secrets = tuple(filter(None, answer.secrets))
-        results = read_answer(answer)
-        nodes.append(Node(position, noun, number, answer.name, dead=answer.dead, secrets=secrets, **results))
+        nodes.append(Node(position, noun, number, answer.name, dead=answer.dead, **read_answer(answer)))
     if options.ray:
         return nodes, "environment variables and limits are those of Ray's workers on each node"
     order = "ranks are counted slot by slot" if by_slot else "ranks are counted one a host"
     return nodes, f"{order}; variables and limits are those of this connection, which a launcher may change"
 
 
+class _Document(msgspec.Struct):
+    """What `collect_node` returns on a node."""
+
+    facts: dict[str, Any]
+    nccl: list[str]
+    models: list[str]
+
+
 def read_answer(answer: Answer) -> dict[str, Any]:
     """Return the fields of Node that an answer fills: `facts`, `nccl` and `models`, or else `problem`."""
     try:
         with cpu_limit("reading the answer", 2.0):
-            document = answer.document()
-            lists = {name: tuple(map(printable_line, document[name])) for name in ("nccl", "models")}
-            return {"facts": decode_facts(document["facts"]), **lists}
+            document = msgspec.convert(answer.document(), _Document)
+            lists = {"nccl": document.nccl, "models": document.models}
+            printable = {name: tuple(map(printable_line, texts)) for name, texts in lists.items()}
+            return {"facts": decode_facts(document.facts), **printable}
     except NodeError as error:
         return {"problem": str(error)}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, CpuLimitError) as error:
+    except (ValueError, RecursionError, CpuLimitError) as error:
         return {"problem": printable_line(f"unreadable answer: {type(error).__name__}: {error}")}
 
 

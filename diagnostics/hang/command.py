@@ -15,7 +15,7 @@ writes it to a file. Each job gets a diagnosis. Exit codes:
 import contextlib
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +27,6 @@ from diagnostics.cli import Command, seconds_option
 from diagnostics.collect.remote import Answer, NodeError, Program
 from diagnostics.cpu_limit import cpu_limit
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
-from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.hang import watch
 from diagnostics.hang.collect.snapshot import NoProcessError, Selection, take_snapshot
 from diagnostics.hang.diagnosis import BUSY_PATIENCE_S, PATIENCE_S, Diagnosis, Patience, diagnose
@@ -37,11 +36,10 @@ from diagnostics.hang.parsers import ParseError, bundle
 from diagnostics.hang.parsers.dump_files import read_files
 from diagnostics.hang.report import build_report
 from diagnostics.hang.snapshot import Snapshot, join_snapshots
-from diagnostics.multi_node_options import host_hider, node_options, query_nodes
+from diagnostics.multi_node_options import node_options, query_nodes
 from diagnostics.output import progress
 from diagnostics.output.redact import mask
 from diagnostics.output.report_output import ReportOptions, print_report
-from diagnostics.output.text_filters import change_texts
 from diagnostics.safe_io import try_output
 
 FORMATS = ("terminal", "json", "markdown")
@@ -219,44 +217,32 @@ def snapshot_program(pattern: str, seconds: float, samples: int) -> Program:
     return Program("diagnostics.hang.collect.snapshot", "snapshot_as_json", options)
 
 
-# Names of hosts that are also roles of processes or modules: they identify nobody, and the diagnosis reads these words.
-_COMMON_NAMES = {"process", "server", "trainer", "worker", "ray", *FRAMEWORKS}
-
-
 def observe_hosts(request: SimpleNamespace) -> Snapshot:
     """Run the snapshot program on hosts; return the joined snapshot, which lists hosts without an answer as missing.
 
     The numbers and names of the hosts are printed on standard error.
     """
     program = snapshot_program(request.pattern, request.seconds, request.samples)
-    answers = query_nodes(request.nodes, lambda _: program)
-    pairs = []
-    # The report may be shared, so host names are printed on standard error only.
+    answers = query_nodes(request.nodes, program)
     for number, answer in enumerate(answers, start=1):
         problem = answer.problem and f": {answer.problem}"
         print(mask(f"host-{number} is {answer.name}{problem}"), file=sys.stderr)
-        pairs += [(name, f"host-{number}") for name in {answer.name, *answer.secrets} - _COMMON_NAMES]
-    return join_answers(answers, pairs)
+    return join_answers(answers)
 
 
-def join_answers(answers: Sequence[Answer], names: Iterable[tuple[str, str]] = ()) -> Snapshot:
+def join_answers(answers: Sequence[Answer]) -> Snapshot:
     """Return one snapshot of all answers; hosts are called host-1, host-2, ... in order.
-
-    Args:
-        answers: The answers of the hosts.
-        names: Names to replace in the texts of the answers, with their replacements.
 
     Raises:
         NoProcessError: All hosts answered, and none has a process of a job.
     """
-    parts, hide_names = [], host_hider(names)
+    parts = []
     for number, answer in enumerate(answers, start=1):
         host = f"host-{number}"
         try:
-            snapshot = bundle.load(answer.document(), host)
-            parts.append(change_texts(snapshot, hide_names).on_host(host))
+            parts.append(bundle.load(answer.document(), host).on_host(host))
         except (NodeError, ParseError) as error:
-            reason = hide_names(str(error).removeprefix(f"{host}: "))
+            reason = str(error).removeprefix(f"{host}: ")
             parts.append(Snapshot(blind=(f"{host}: {reason}",), missing=(host,)))
     joined = join_snapshots(parts)
     if not joined.processes and not joined.missing:

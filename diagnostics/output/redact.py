@@ -419,8 +419,30 @@ def _printed_forms(text: str) -> list[str]:
 
 
 def forget_secrets() -> None:
-    """Forget the values that `remember_secret` stored."""
+    """Forget the values that `remember_secret` and `remember_host` stored."""
     _REMEMBERED.clear()
+    _HOSTS.clear()
+
+
+# Names of other machines, and names that are words of our reports.
+_HOSTS: set[str] = set()
+_COMMON_HOSTS = {"localhost", "process", "server", "trainer", "worker", "ray", "host", "node", *FRAMEWORKS}
+
+
+def remember_host(name: str) -> None:
+    """Let `redact` replace the name of a machine where no letter or digit is next to it.
+
+    >>> remember_host("bluefin"); redact("no pod bluefin-0 on bluefin2"); forget_secrets()
+    'no pod <host>-0 on bluefin2'
+    """
+    if 1 < len(name) < 256 and name not in _COMMON_HOSTS and not name.startswith("127."):
+        _HOSTS.add(name)
+
+
+def _redact_hosts(text: str) -> str:
+    for name in sorted((name for name in _HOSTS if name in text), key=len, reverse=True):
+        text = re.sub(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", "<host>", text)
+    return text
 
 
 def _mask_secrets(text: str, rounds: int = _ROUNDS) -> str:
@@ -494,7 +516,8 @@ def redact(text: str) -> str:
     >>> redact("/home/ada/run.sh on 10.1.2.3, see ada@example.org")
     '/home/<user>/run.sh on <address>, see <mail>'
     """
-    return _apply(_IDENTITY, _redact_own_names(_mask_secrets(text)))
+    # A host may be called like a word by which the rules recognise a secret or a user.
+    return _redact_hosts(_apply(_IDENTITY, _redact_own_names(_mask_secrets(text))))
 
 
 def redact_tail(text: str, length: int) -> str:

@@ -324,9 +324,7 @@ def hosts(numbers, folder):
     """Read a damaged list of hosts."""
     from diagnostics.collect import remote as reader
 
-    (folder / "hosts").write_bytes(
-        damage_bytes(numbers, b"# nodes\na@b.c:22 slots=8 prefix=/x\n[::1]:23\nd slots=2\n")
-    )
+    (folder / "hosts").write_bytes(damage_bytes(numbers, b"# nodes\na@b.c slots=8\n::1\nd slots=2\n"))
     with refusing(reader.RemoteError):
         reader.read_hosts(folder / "hosts")
 

@@ -149,8 +149,9 @@ def test_ray_collection_ignores_modules_in_the_working_directory(tmp_path):
 def test_remote_collection_ignores_modules_in_the_working_directory(tmp_path, monkeypatch):
     (tmp_path / "json.py").write_text(f"open({str(tmp_path / 'was_run')!r}, 'w').close()\n")
     monkeypatch.chdir(tmp_path)
-    options = {"prefix": str(EnvironmentBuilder(tmp_path / "env").prefix), "python": sys.executable}
-    (answer,) = remote.query_hosts([remote.Host("here")], remote.collect_program, template="env", **options)
+    program = remote.collect_program(str(EnvironmentBuilder(tmp_path / "env").prefix))
+    hosts = [remote.Host("here", "here")]
+    (answer,) = remote.query_hosts(hosts, program, template="env", python=sys.executable)
     assert answer.document()["facts"]
     assert not (tmp_path / "was_run").exists()
 

@@ -26,8 +26,6 @@ from diagnostics.hang.diagnosis import diagnose
 from diagnostics.hang.parsers import ParseError
 from diagnostics.hang.parsers.dump_files import read_files
 from diagnostics.hang.snapshot import SCHEMA, Descriptor, Snapshot, Socket, StackFrame
-from diagnostics.multi_node_options import host_hider
-from diagnostics.output.redact import redact
 from tests.diagnostics.hang.processes import sleeping
 from tests.processes import run_python
 
@@ -106,7 +104,7 @@ def test_host_without_a_valid_answer_leaves_the_verdict_unknown(answer, reason):
 
 
 def test_report_numbers_a_host_that_the_launcher_names(tmp_path, run_command):
-    """An error of the launcher may contain the host's name; a report that is shared has its number instead."""
+    """An error of the launcher may contain the host's name; a report that is shared has its number only."""
     (tmp_path / "hosts").write_text("bluefin\n")
     launcher = tmp_path / "launcher"
     launcher.write_text('#!/bin/sh\necho "pods \\"$1\\" not found" >&2\nexit 1\n')
@@ -116,31 +114,6 @@ def test_report_numbers_a_host_that_the_launcher_names(tmp_path, run_command):
     assert result.code == 3
     assert "host-1" in result.out
     assert "bluefin" not in result.out
-
-
-def test_texts_of_answers_contain_numbers_in_place_of_names():
-    """A longer word with a name in it stays."""
-    titled = replace(process(7, (), 500), title="train.py --nodes bluefin,redfin:1 on bluefin2")
-    texts = Snapshot((titled,), blind=("py-spy is missing on redfin",))
-    named = join_answers([node_answer(texts)], [("bluefin", "host-1"), ("redfin", "host-2")])
-    assert named.processes[0].title == "train.py --nodes host-1,host-2:1 on bluefin2"
-    assert named.blind == ("host-1: py-spy is missing on host-2",)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "secret"),
-    [
-        ("scratch", "/scratch/adalovelace/run.py", "adalovelace"), ("home", "/home/adalovelace/x", "adalovelace"),
-        ("password", "password=Tulip9Kestrel", "Tulip9"), ("db", "--db-password Tulip9Kestrel", "Tulip9"),
-        ("bluefin", "/logs/bluefin_0.log, /x/run.bluefin.log and bluefin-ib0", "bluefin"),
-    ],
-)  # fmt: skip
-def test_names_of_hosts_are_hidden_and_hide_no_rule_of_redaction(name, text, secret):
-    """A host may be called like a word by which redaction recognises a secret or a user."""
-    hidden = host_hider([(name, "host-1")])(text)
-    assert name not in hidden
-    assert secret not in redact(hidden)
-    assert "host-1" in hidden
 
 
 def test_hosts_without_a_job_are_refused():
