@@ -47,7 +47,13 @@ _TOKENS = click.IntRange(MIN_TOKENS, MAX_TOKENS)
 )
 @click.option("--watch", type=_PATH, multiple=True, metavar="FILE", help="Check files while they grow.")
 @click.option("--idle", type=Seconds(zero=True), metavar="S", help="With --watch: end after S quiet seconds.")
-@click.option("--tokens", type=_TOKENS, default=DEFAULT_TOKENS, show_default=True, help="Limit of tokens.")
+@click.option(
+    "--tokens",
+    type=_TOKENS,
+    default=DEFAULT_TOKENS,
+    show_default=True,
+    help="Most tokens to use on the server.",
+)
 @seconds_option("--timeout", "timeout_s", default=60.0, help="Time limit of one call to the server.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="terminal", help="Output format.")
 @click.option("--verbose", is_flag=True, help="Print all details of each result.")

@@ -27,7 +27,7 @@ from diagnostics.output import json_output, release_pairs, sanitize, text_filter
         ("versions --python ENV/bin/python", "whether the installed packages fit"),
     ),
     exit_codes={
-        0: "these releases ran together, or their requirements and imports fit",
+        0: "these releases ran together, or their requirements and imports fit (not run)",
         1: "the named or installed releases do not fit",
         3: "nothing is known about these releases, or no release fits them",
     },

@@ -50,7 +50,7 @@ FORMATS = ("terminal", "json", "markdown")
     examples=(
         ("hang", "all your jobs (ranks, vLLM, Ray), with one verdict each"),
         ("hang --pid 812", "this process, its descendants, the ranks of its job, and its peers"),
-        ("hang --from job.json", "a snapshot of --save, or a dump of another tool; - for stdin"),
+        ("hang --from job.json", "a file from --save, or another tool's dump; - for stdin"),
         ("hang --watch -- torchrun train.py", "run a command, and diagnose it when it stalls"),
     ),
     exit_codes={
@@ -68,7 +68,9 @@ FORMATS = ("terminal", "json", "markdown")
 @seconds_option("--seconds", default=1.5, help="Time to observe the job.")
 @click.option("--samples", type=click.IntRange(1, 50), default=3, show_default=True, help="Stack samples.")
 @seconds_option("--patience", default=PATIENCE_S, help="A wait counts as a hang after this time.")
-@seconds_option("--busy-patience", default=BUSY_PATIENCE_S, help="Limit if the blocking process computes.")
+@seconds_option(
+    "--busy-patience", default=BUSY_PATIENCE_S, help="The same limit if the blocking process computes."
+)
 @click.option("--format", "form", type=click.Choice(FORMATS), default="terminal", help="Output format.")
 @click.option("--verbose", "--stacks", "verbose", is_flag=True, help="Print all observations and stacks.")
 @click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Save a redacted snapshot.")
@@ -76,7 +78,7 @@ FORMATS = ("terminal", "json", "markdown")
 @click.option("--end", is_flag=True, help="With --watch: stop a command that hangs, and exit with 1.")
 @click.argument("words", nargs=-1, metavar="[FILE... | -- COMMAND...]")
 def command(**options: Any) -> int:
-    """Find the process that blocks a hung job. Works on Linux; reads no local variables; only --end stops a process."""
+    """Find the process that blocks a hung job. Works on Linux. It reads no local variables, and stops a process only with --end."""
     request = SimpleNamespace(**options)
     if request.files and not request.watches:
         request.files, request.words = (*request.files, *request.words), ()

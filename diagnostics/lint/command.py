@@ -64,7 +64,9 @@ def _release_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--to", "new", metavar="X==2", help="With --from: report what the new release changes for this run."
 )
-@click.option("--diff", is_flag=True, help="With --from and --to: print only a patch with the certain edits.")
+@click.option(
+    "--diff", is_flag=True, help="With --from and --to: print only a patch, with the edits that are certain."
+)
 @report_options
 def command(
     files: tuple[str, ...],

@@ -63,7 +63,7 @@ class Job:
 
 
 def run_command(job: Job) -> int:
-    """Run the layers that are due, print the table and write the reports."""
+    """Run the checks (layers) that have no result yet, print the table and write the reports."""
     select_cells_and_layers(job)
     if job.options["list"]:
         return list_cells(job)
@@ -94,7 +94,7 @@ def report_command(job: Job) -> int:
 
 
 def publish_command(job: Job) -> int:
-    """Update compat.json from the store."""
+    """Copy the results in the store into compat.json."""
     merge_stores(job)
     table, path = merge_answers(job), job.options["output"]
     if table.unanswered:

@@ -1,4 +1,4 @@
-"""Run the layers that are due, those that need no environment first; store each answer at once.
+"""Run the checks (layers) that have no result yet, those that need no environment first; store each answer at once.
 
 A layer is due if it has no final answer or is in `Run.fresh`, and no needed layer blocks it. Programs that a killed run
 left running are ended first. Environments of other cells are removed if the disk lacks room for the next one. An

@@ -78,7 +78,7 @@ def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--ignore", type=CodesType(), multiple=True, help="Do not report these codes or families."),
         click.option(
             "--baseline", type=click.Path(path_type=Path), metavar="FILE",
-            help="Report only findings that this earlier --format json report lacks.",
+            help="Report only findings that are not in this earlier report (--format json).",
         ),
     )  # fmt: skip
     for option in reversed(options):

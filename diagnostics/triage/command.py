@@ -48,14 +48,14 @@ _EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "clean": FINE}
         ("triage --group runs/", "one run per log; groups the runs that failed alike"),
     ),
     exit_codes={
-        0: "no failure, and the log shows the end of the run; or warnings alone",
+        0: "the run ended without a failure, or there are only warnings",
         1: "a known failure",
         3: "incomplete: an unknown failure, a log without an end, or an unreadable log",
     },
 )
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
 @click.option(
-    "--group", is_flag=True, help="Treat each log as one run, and group the runs that failed alike."
+    "--group", is_flag=True, help="Treat each log as one run, and group runs with the same failure."
 )
 @click.option("--excerpt", is_flag=True, help="The logs are excerpts: do not expect the end of the run.")
 @report_options

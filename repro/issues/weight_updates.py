@@ -1,7 +1,8 @@
 """Reproduce stale, missing or wrong weights in vLLM's whole unmodified engine.
 
-SYN001: a prefix cache computed with old weights. SYN024: an update that was not sent. SYN025: a layer that was left
-out. SYN026: an adapter that is applied twice.
+SYN001 is `_reuse_cached_prompt` (a prefix cache computed with old weights), SYN024 `_skip_update` (an update that was
+not sent), SYN025 `_leave_layer_out`, SYN026 `_apply_adapter_twice`. Each takes the name of a mitigation, or None, and
+returns the tally of the log-probs that are the trainer's.
 """
 
 import json

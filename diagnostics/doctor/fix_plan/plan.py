@@ -142,7 +142,7 @@ class Plan(Extra):
         return [
             f"fix plan: Python {self.subject['python']} in {self.subject['prefix']}",
             packages or "no supported package is installed",
-            f"installer: {installer}; nothing below is run for you{index}",
+            f"installer: {installer}; these commands are not run for you{index}",
             *([outcomes[self.outcome]] if self.outcome in outcomes else []),
         ]
 

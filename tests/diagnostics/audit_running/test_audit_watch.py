@@ -28,7 +28,7 @@ def test_fault_line_has_step_code_and_place(tmp_path, capsys):
     append_lines(path, (healthy_metrics(step) | NO_GRADIENT for step in range(1, 31)))
     assert main(["audit", "--watch", str(path), "--idle", "0"]) == 1
     first = capsys.readouterr().out.splitlines()[0]
-    assert first.startswith("step 30: FAULT NUM046: rewards differ")
+    assert first.startswith("step 30: FAULT NUM046: the gradient is 0 since step 1")
     assert first.endswith("# metrics.jsonl:1")
     assert main(["audit", "--watch", str(path), "--idle", "0", "--format", "jsonl"]) == 1
     kinds = [json.loads(line)["type"] for line in capsys.readouterr().out.splitlines()]
