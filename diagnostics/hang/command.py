@@ -78,7 +78,7 @@ FORMATS = ("terminal", "json", "markdown")
 @click.option("--end", is_flag=True, help="With --watch: stop a command that hangs, and exit with 1.")
 @click.argument("words", nargs=-1, metavar="[FILE... | -- COMMAND...]")
 def command(**options: Any) -> int:
-    """Find the process that blocks a hung job. Works on Linux. It reads no local variables, and stops a process only with --end."""
+    """Find the process that blocks a hung job, on Linux. It reads no local variables. Only --end stops a process."""
     request = SimpleNamespace(**options)
     if request.files and not request.watches:
         request.files, request.words = (*request.files, *request.words), ()
