@@ -244,6 +244,8 @@ def report_error(error: BaseException) -> int:
         line = hint
     elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
         line = f"{error.strerror}: the output is incomplete"
+    elif isinstance(error, OSError) and error.filename:
+        line = f"{error.filename}: {error.strerror}"
     else:
         text = truncate(" ".join(f"{type(error).__name__}: {error}".split()), 400)
         line = f"internal error, please report it: {text} ({DEBUG}=1 shows where)"

@@ -4,6 +4,7 @@ Ray is neither imported nor started. The layout is that of ray/_private/node.py 
 2.60. `collect` returns the traces, and `ray_folder` the folder of Ray's sessions.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class RayTraces:
 def collect(environ: Mapping[str, str]) -> tuple[RayTraces, ...]:
     """Return one RayTraces; empty if there is no temporary folder of Ray, even if clusters run."""
     folder = Path(working_folder(), ray_folder(environ))
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # noqa: PTH112 - False where the folder may not be entered
         return ()
     current, running = _read_file(folder, "ray_current_cluster").strip(), _running_clusters()
     return (RayTraces(str(folder), current, _release(folder), running, tuple(sorted(UNANSWERED)[:20])),)

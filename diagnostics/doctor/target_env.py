@@ -72,7 +72,7 @@ def nearby_environments(prefix: str, environ: Mapping[str, str]) -> list[str]:
     working = Path(working_folder())
     places = [Path(environ[name]) for name in _VARIABLES if environ.get(name)]
     places += [folder / name for folder in (working, *list(working.parents)[:2]) for name in _FOLDERS]
-    unique = {os.path.realpath(place): place for place in places if place.is_dir()}
+    unique = {os.path.realpath(place): place for place in places if os.path.isdir(place)}  # noqa: PTH112 - no error
     unique.pop(os.path.realpath(prefix), None)
     return [str(place) for place in unique.values() if not has_control(str(place)) and _can_train(place)]
 

@@ -99,3 +99,16 @@ def test_interrupt_exits_130_without_a_message(monkeypatch, capsys):
 def test_seconds_have_to_be_a_positive_number(arguments, capsys):
     assert cli.main(arguments.split()) == 2
     assert "Invalid value for '--" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command", ["audit", "lint", "triage", "doctor --prefix", "hang --from", "audit --watch"]
+)
+def test_path_that_the_system_refuses_is_one_line(run_command, command):
+    code, _, error = run_command(*command.split(), "a" * 300)
+    assert (code, error.count("\n"), "File name too long" in error, "internal error" in error) == (
+        2,
+        1,
+        True,
+        False,
+    )
