@@ -53,7 +53,7 @@ def node_options(hosts_help: str, ray_help: str) -> Callable[[Callable[..., int]
         ),
         click.option(
             "--host-python", default="", metavar="PATH",
-            help="Python to run on the hosts (default: the environment's or python3). With --ray: a local one with Ray.",
+            help="Python on the hosts (default: the environment's or python3); with --ray: a local one with Ray.",
         ),
         seconds_option("--node-limit", default=LIMIT_S, help="Time limit for each host."),
     )  # fmt: skip
