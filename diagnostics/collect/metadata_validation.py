@@ -19,6 +19,10 @@ _RANGE = rf" ?(?:[<>]=?|[=!~]=|===) ?{_VERSION_PATTERN}(?:\.\*)?"
 _INSTALL_WORD = re.compile(
     rf"{_NAME.pattern}(?:\[[a-z0-9._, -]{{1,255}}\])?(?:{_RANGE}(?:,{_RANGE}){{0,49}})?", _VERSION.flags
 )
+# pip takes a word that ends so as the file of that name, if the working folder has one.
+_ARCHIVE = re.compile(
+    r"\.(?:whl|zip|egg|t[gx]z|tbz2?|tlz|tar(?:\.(?:gz|bz2|xz|lz|lzma|zst))?)(?=\[|$)", _VERSION.flags
+)
 _MAX_REQUIREMENT = 4096
 _ENDLESS_NUMBER = re.compile(r"\d{400}")
 
@@ -35,12 +39,13 @@ def is_package_version(name: str, version: str) -> bool:
 def is_install_word(text: str) -> bool:
     """Return whether an installer reads a text as a package, with a range of PEP 440 versions or without.
 
-    It reads other texts as a folder, an address or an option: pip takes `ray==1/../../tmp/x` as the folder /tmp/x.
+    It reads other texts as a folder, a file, an address or an option: pip takes `ray==1/../../tmp/x` as the folder
+    /tmp/x, and `ray==1+x.zip` as an archive.
 
     >>> is_install_word("trl[vllm]>=0.20,!=1.0.*"), is_install_word("torch===2.6.0/../../tmp/x"), is_install_word("-r")
     (True, False, False)
     """
-    return _INSTALL_WORD.fullmatch(text) is not None
+    return _INSTALL_WORD.fullmatch(text) is not None and not _ARCHIVE.search(text)
 
 
 def is_safe_to_parse(requirement: str) -> bool:

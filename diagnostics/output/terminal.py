@@ -169,10 +169,10 @@ def print_not_checked(
 ) -> None:
     """Print an input that was not checked and, `with_head`, before it a line with the checks that needed it."""
     names = ", ".join(dict.fromkeys(checks))
-    effect = "" if missing.decides else ", without effect on the exit code"
-    head = f"{names}: not checked{effect}" if names else f"not checked{effect}"
+    effect = "" if missing.decides else " (no effect on the exit code)"
+    head = f"not checked: {names}{effect}" if names else f"not checked{effect}"
     if with_head:
-        print_text(console, Text(f"{'unknown':<{INDENT}}", "yellow") + Text(head))
+        print_text(console, head, "yellow")
     print_text(console, missing.text, indent=INDENT)
 
 
