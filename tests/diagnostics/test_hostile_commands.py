@@ -103,7 +103,8 @@ def test_redaction_takes_no_quotation_mark_of_a_command(name, change):
     [
         Install(("ray==2.44.1/../../tmp/x",)), Install(("torch===2.6.0/../../tmp/x",)), Install(("-rx",)),
         Install(("trl", "git+file:///tmp/x#")), Install(("./trl",)), Install(("trl @ file:///tmp/x",)),
-        Install(("numpy==1+x.zip",)), Install(("evil.tar.gz[a]",)), Install(("x.whl",)), Install(("trl>=1;x",)), Uninstall(("git+file:///tmp/x",)), Uninstall(("--index-url=http://x/",)),
+        Install(("numpy==1+x.zip",)), Install(("evil.tar.gz[a]",)), Install(("x.whl",)),
+        Install(("trl>=1;x",)), Uninstall(("git+file:///tmp/x",)), Uninstall(("--index-url=http://x/",)),
         Unset(("-f",)),
     ],
 )  # fmt: skip
