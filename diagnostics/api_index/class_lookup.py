@@ -138,26 +138,6 @@ def find_extended_class(owner: str, member: str) -> tuple[str, str, str] | None:
     return (module, name, package) if module else None
 
 
-def find_namesake(use: Use, provider: str) -> str:
-    """Return the other packages that define a class of that name themselves, as `A or B`; '' if there is none.
-
-    For a method call, the class must define the method. For the call of a class or function, the result is ''. Such a
-    package, as unsloth-zoo, may put its class in the place of the provider's. A subclass does not count.
-    """
-    is_attribute, found = use.kind == "attribute", list[str]()
-    packages = [package for package in store.indexed_packages() if package != provider]
-    for package in packages if is_attribute or len(use.path) > 1 else ():
-        index = store.load(package)
-        for module in index.find_name(use.name):
-            places = [*_releases_with_class(index, module, use.name)]
-            if places and (is_attribute or f"{use.name}.{use.path[0]}" in index.packed(module)):
-                api = query.api_with_companions(Release(package, index.releases[max(places)]))
-                if not _extends_namesake(api, module, use.name):
-                    found.append(package)
-                    break
-    return " or ".join(found)
-
-
 @lru_cache(1024)
 def _find_module(package: str, owner: str, method: str) -> str:
     """Return the module from which most releases can import a class or function; '' if there is none.

@@ -23,7 +23,6 @@ from diagnostics.api_index.callers import Caller, find_callers
 from diagnostics.api_index.class_lookup import (
     find_class,
     find_extended_class,
-    find_namesake,
     inherited_use,
     outermost_definition,
 )
@@ -40,14 +39,10 @@ from diagnostics.api_index.name_releases import NameReleases, describe_spans
 from diagnostics.api_index.new_names import find_new_name, names_beside
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.uses import Use
-from diagnostics.versions import parse_version
 
 # Modules with the subcommands of a program.
 _SCRIPTS = re.compile(r"\.(?:scripts|cli|commands)\.")
 _OPTION = re.compile(r"(?<![\w-])(?P<dashes>--?)(?P<name>[A-Za-z][\w.-]*)")
-# The file of the module in an ImportError; Python's own modules and installed packages are in other folders.
-_FILE = re.compile(r"' \((?P<file>[^()]+)\)")
-_INSTALLED_FOLDER = re.compile(r"[/\\](?:site-packages|dist-packages|python3[\w.]*)[/\\]")
 # A class name that hardly any other program has.
 _TWO_WORDS = re.compile(r"[A-Z]\w*?[a-z0-9]_?[A-Z]|[A-Z]{2,}[a-z]")
 # A call whose line shows the module.
@@ -452,11 +447,7 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
         name = use.path[-1] if use.path else use.name
         found = find_new_name(name, releases, names_beside(use, provider))
         explanation = _with_new_name(explanation, name, *found)
-    other = _of_other_code(explanation, statement, use, message)
-    if not other and releases.has_installed and use.kind in _MEMBER_ERRORS and len(use.path) == 2:
-        # A class of the user has the same name.
-        other = _explain_override(*outermost_definition(use, provider), use.name, log)
-    return other or explanation
+    return explanation
 
 
 def _statement(kind: str, subject: str, releases: NameReleases, code: str) -> str:
@@ -528,57 +519,6 @@ def _calling_sentence(
         return f"{caller} uses this name." if caller and not code else ""
     verb = "uses this name" if recorded.verb == Caller.verb else f"{recorded.verb} it"
     return f"{caller} {verb} {describe_spans(recorded.versions, store.load(caller).releases)}."
-
-
-def _of_other_code(explanation: Explanation, statement: str, use: Use, message: str) -> Explanation | None:
-    """Return the explanation if the message may be about code other than the provider's installed one, else None."""
-    releases = explanation.releases
-    release = parse_version(releases.installed)
-    if explanation.changes and _is_replaceable(use, explanation.caller, releases):
-        return explanation.with_open_side(statement, "attribute")
-    if use.kind == "name" and (folder := _local_folder(message, use.module)):
-        module = use.module.partition(".")[0]
-        advice = ADVICE["local_folder"].format(provider=releases.package, module=module, folder=folder)
-        headline = f"Python imports {folder}, which is not where packages are installed. {statement}"
-        return explanation.without_changes(headline, advice)
-    is_ambiguous = releases.has_installed if release or use.kind == "attribute" else True
-    namesake = find_namesake(use, releases.package) if is_ambiguous else ""
-    return _of_namesake(explanation, statement, use, namesake) if namesake else None
-
-
-def _is_replaceable(use: Use, caller: str, releases: NameReleases) -> bool:
-    """Return whether the attribute may be missing because another package's class replaces the trainer's class."""
-    release = parse_version(releases.installed)
-    is_trainer = use.kind == "attribute" and use.name.endswith("Trainer")
-    if not is_trainer or caller not in {"", releases.package} or (release and not release.is_prerelease):
-        return False
-    members = store.load(releases.package).packed(use.module)
-    return "def" not in str(members.get(f"{use.name}.{use.path[0]}"))
-
-
-def _local_folder(message: str, module: str) -> str:
-    """Return the folder that a message's module was imported from, if no packages are installed there; else ''."""
-    match = _FILE.search(message)
-    file = match["file"].replace("\\", "/") if match else ""
-    base = file.removesuffix(".py").removesuffix("/__init__")
-    if not base.endswith(f"/{module.replace('.', '/')}") or _INSTALLED_FOLDER.search(file) or "..." in file:
-        return ""
-    return "/".join(base.split("/")[: -module.count(".") or None])
-
-
-def _of_namesake(explanation: Explanation, statement: str, use: Use, namesake: str) -> Explanation:
-    """Return the explanation of a call if another package has a class and method of that name, too."""
-    releases = explanation.releases
-    end = ADVICE["called_namesake" if releases.installed else "undecided_namesake"]
-    end = end.format(provider=releases.package, installed=releases.installed, namesake=namesake)
-    reason, changes = "namesake", ""
-    if releases.has_installed:
-        older = [item for item in releases.without if Version(item) < Version(releases.installed)]
-        reason, changes = "replaced", f", such as {releases.package}<={older[-1]}" if older else ""
-    call = ".".join((use.name, *use.path[:1]))
-    advice = ADVICE[reason].format(provider=releases.package, namesake=namesake, changes=changes, call=call)
-    explanation = explanation.without_changes(f"{statement} {end}", advice)
-    return replace(explanation, is_open=True, is_uncertain=not releases.installed)
 
 
 def _releases_for_incomplete_call(

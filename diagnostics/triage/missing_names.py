@@ -53,7 +53,6 @@ REFUSED = "but the log shows code that requires"
 _MAX_LINES, _MAX_WRAPPED, _SEARCHED_LINES, _MAX_NAMES = 20, 3, 2000, 30
 # Python before 3.10, and msgspec, print no class; the line that calls it has it.
 _NO_CLASS = re.compile(r"(?:(?<![\w.])__init__\(\) got an u|\bU)nexpected keyword argument ('\w+'.*)")
-_IMPORTED_FROM = re.compile(r"' \((?P<folder>/.{1,400}/)(?P<module>\w+)/__init__\.py\)")
 _ENVIRONMENT = re.compile(r"(?P<prefix>.{1,400}?)/lib/python(?P<python>3\.\d+)/(?:site|dist)-packages/")
 _IMPORTED_FILE = re.compile(r"' \((/[^()]{1,400}\.py)\)")
 # Parts of messages that a person reports in a sentence.
@@ -306,8 +305,6 @@ def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Exp
     facts = replace(
         facts, caller=package_of(file) if file else "", files=files_by_package(_paths(message, frames))
     )
-    if _is_beside_another_package(message, [path for path, _ in frames]):
-        message = message.partition("' (")[0] + "'"
     texts = [message, "\n".join([message, *wrapped])]
     if message.count("'") % 2 and wrapped:
         texts.reverse()  # a quoted name goes on in the next line
@@ -417,15 +414,6 @@ def _is_cut(hit: Hit, callers: Frames) -> bool:
         is_call = not traceback.boxed and re.search(r"\w\(|=|^return\b", source)
         return bool(is_call) and not any(name in source for name in names)
     return source.startswith("raise ") and package_of(callers[-1][0]) in CALLERS["launchers"]
-
-
-def _is_beside_another_package(message: str, paths: Iterable[str]) -> bool:
-    """Return whether a message's module is in a folder in which a frame shows another installed package."""
-    if not (match := _IMPORTED_FROM.search(message)):
-        return False
-    folder = match["folder"]
-    modules = {path.removeprefix(folder).partition("/")[0] for path in paths if path.startswith(folder)}
-    return any(map(query.package_of, modules - {match["module"]}))
 
 
 def _is_written_in(hit: Hit, message: str) -> bool:

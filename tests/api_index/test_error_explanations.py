@@ -47,20 +47,6 @@ def test_advice_for_an_argument_that_every_release_requires_is_to_pass_it(make_i
     assert explanation.advice.startswith("Pass it in the call")
 
 
-@each_case(ERRORS["shadowing_folders"])
-def test_only_a_folder_that_shadows_a_package_is_named(file, folder):
-    """A package file outside of site-packages and dist-packages shadows the package: rename its folder.
-
-    No release is proposed then. A path whose beginning is cut off names no folder.
-    """
-    explanation = explain_missing(
-        f"ImportError: cannot import name 'Dataset' from 'datasets' ({file})", LoggedFacts()
-    )
-    assert (f"or rename {folder};" in explanation.advice) is bool(folder)
-    assert explanation.headline.startswith(f"Python imports {folder}, which") is bool(folder)
-    assert bool(explanation.changes) is not bool(folder)
-
-
 @pytest.mark.parametrize("case", ERRORS["class_without_module"], ids=lambda case: case["message"])
 def test_class_or_function_is_found_by_its_name(make_index, case):
     """A class or function that an error names without its module is found; an undecidable error is not explained."""
