@@ -1,7 +1,7 @@
 """Match error messages with the patterns of `errors.toml`, and find the names that a message says a package lacks.
 
 A form (`ErrorForm`) is a pattern for messages of one kind. `match_forms` yields the forms of a message. For a form that
-is not about an option, its value or a folder, `uses_in` yields the names (modules, classes, members, arguments, …) as
+is not about an option's value or a folder, `uses_in` yields the names (modules, classes, members, arguments, …) as
 `Use` objects, each with the package that should define it. `ADVICE` has texts for explanations, and `PROGRAMS` the
 package of a command.
 """
@@ -24,38 +24,23 @@ PROGRAMS: dict[str, str] = _TABLE["programs"]
 # Marks around a name in text that people write.
 _QUOTES = str.maketrans("`\u2018\u2019\u201c\u201d", "'''''")
 _LONGEST = 2000
-# SGLang's server has an option for each field of this class.
-_SERVER_OPTION = re.compile(r"\blaunch_server\S*: error: unrecognized arguments: --([\w-]+)")
-_SERVER_FIELD = "ServerArgs.__init__() got an unexpected keyword argument '{}'"
 _PROVIDERS = ("vllm", "transformers", "peft", "accelerate", "trl")
 
 
 @dataclass(frozen=True)
 class ErrorForm:
-    """A form of error messages.
-
-    Attributes:
-        kind: Kind of the error; see `errors.toml`.
-        package: The package whose command prints the message, for the kind `option`; else ''.
-        of_other_command: Whether the message may be about an option of another command of the package.
-    """
+    """A form of error messages; `errors.toml` explains its kind."""
 
     kind: str
     pattern: re.Pattern[str]
-    package: str = ""
-    of_other_command: bool = False
 
 
 _FORMS = [ErrorForm(**item | {"pattern": re.compile(item["pattern"])}) for item in _TABLE["error"]]
 
 
 def normalize_message(message: str) -> str:
-    """Return the beginning of a message with straight quotes, and with the underscores of `__init__` restored.
-
-    An unknown option of SGLang's server becomes an unknown argument of the class that has its options.
-    """
-    text = message[:_LONGEST].translate(_QUOTES).replace(".init()", ".__init__()")
-    return _SERVER_OPTION.sub(lambda match: _SERVER_FIELD.format(match[1].replace("-", "_")), text)
+    """Return the beginning of a message with straight quotes, and with the underscores of `__init__` restored."""
+    return message[:_LONGEST].translate(_QUOTES).replace(".init()", ".__init__()")
 
 
 def match_forms(message: str, kinds: Collection[str] = ()) -> Iterator[tuple[ErrorForm, dict[str, str]]]:

@@ -1,6 +1,6 @@
 """Explain an error about a name or a call that a release does not accept: the releases that do, and what to install.
 
-`explain_missing` reads messages about names, attributes, arguments, options and their values, subcommands, and model
+`explain_missing` reads messages about names, attributes, arguments, values of options, and model
 types (unknown, or registered twice). `explain_own_class` reads messages about a user's class that extends a class of an
 indexed package, or about a function that replaces one of its methods. If the message does not decide which code was
 called, the explanation has no `changes` (requirements to install), and its advice lists what is possible. A folder that
@@ -13,7 +13,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import NamedTuple
 
 from packaging.version import Version
@@ -30,7 +29,6 @@ from diagnostics.api_index.compare import Lookup
 from diagnostics.api_index.error_forms import (
     ADVICE,
     PROGRAMS,
-    ErrorForm,
     match_forms,
     normalize_message,
     uses_in,
@@ -42,7 +40,6 @@ from diagnostics.api_index.uses import Use
 
 # Modules with the subcommands of a program.
 _SCRIPTS = re.compile(r"\.(?:scripts|cli|commands)\.")
-_OPTION = re.compile(r"(?<![\w-])(?P<dashes>--?)(?P<name>[A-Za-z][\w.-]*)")
 # A class name that hardly any other program has.
 _TWO_WORDS = re.compile(r"[A-Z]\w*?[a-z0-9]_?[A-Z]|[A-Z]{2,}[a-z]")
 # A call whose line shows the module.
@@ -190,9 +187,7 @@ def _explain_model(message: str, log: LoggedFacts) -> Explanation | None:
 def _explain_forms(message: str, log: LoggedFacts) -> Explanation | None:
     """Explain a message by the first form that leads to an explanation; None if no form does."""
     for form, parts in match_forms(message):
-        if form.kind == "option":
-            explanation = _explain_option(form, parts["options"], log)
-        elif form.kind == "choice":
+        if form.kind == "choice":
             explanation = _explain_choice(parts, log)
         elif form.kind == "undefined":
             explanation = _explain_undefined(parts["name"], parts["old"], log)
@@ -217,45 +212,6 @@ def _general_advice(releases: NameReleases, caller: str = "", repair: str = "") 
     return ADVICE["pair"].format(caller=caller, provider=releases.package)
 
 
-def _explain_option(form: ErrorForm, text: str, log: LoggedFacts) -> Explanation | None:
-    """Explain a command's error about an option that some releases of its package have; None if none has it."""
-    for option in _OPTION.finditer(text):
-        candidates = (query.Release(form.package, version) for version in store.load(form.package).releases)
-        versions = tuple(item.version for item in candidates if _has_option(item, option["name"]))
-        if not versions:
-            continue
-        releases = NameReleases(form.package, versions, log.installed.get(form.package, ""))
-        subject = f"the option --{option['name']}"
-        new_name = find_new_name(option["name"].replace("-", "_"), releases, partial(_options, form.package))
-        explanation = _explain_releases(subject, releases, log)
-        explanation = _with_new_name(explanation, f"--{option['name']}", *new_name)
-        if option["dashes"] == "-" and explanation.direction != "too old":
-            advice = "Write it with two dashes."
-            headline = f"{explanation.headline} {advice}"
-            return replace(explanation, headline=headline, advice=advice, changes=())
-        is_open = form.of_other_command and explanation.direction == "too new" and not releases.installed
-        return (
-            explanation.with_open_side(_statement("option", subject, releases, explanation.code), "option")
-            if is_open
-            else explanation
-        )
-    return None
-
-
-def _has_option(release: query.Release, name: str) -> bool:
-    """Return whether a release has an option outside Megatron commands."""
-    key = name.replace("-", "_")
-    # The names of vLLM's sampling parameters and environment variables are no options of `vllm serve`.
-    is_served = release.package != "vllm" or query.api_of(release).has_serve_option(f"--{key}")
-    return is_served and key in _options(release.package, release.version)
-
-
-def _options(package: str, version: str) -> set[str]:
-    """Return the options that a release has outside Megatron commands, with underscores."""
-    packed, number = store.load(package).document("options"), store.load(package).number(version)
-    return {name for name, kind in store.UnpackedValues(packed, number or 0).items() if not kind}
-
-
 def _with_new_name(explanation: Explanation, old: str, new: str, version: str) -> Explanation:
     """Return an explanation that has the new name, too, which a release uses instead of the old one."""
     if not new:
@@ -263,13 +219,6 @@ def _with_new_name(explanation: Explanation, old: str, new: str, version: str) -
     new = f"--{new}" if old.startswith("--") else new
     sentence = f"Perhaps {old} became {new} in {explanation.provider} {version}."
     return replace(explanation, headline=f"{explanation.headline} {sentence}", new_name=new)
-
-
-def _explain_releases(subject: str, releases: NameReleases, log: LoggedFacts) -> Explanation:
-    code, side = log.describe_caller(releases.package, True).text, releases.side_and_ranges
-    statement = _statement("option", subject, releases, code)
-    headline = f"{statement} {releases.describe_release_in_use(side[1])}"
-    return Explanation(subject, releases, headline, _general_advice(releases), *side, code=code)
 
 
 def _explain_choice(parts: Mapping[str, str], log: LoggedFacts) -> Explanation | None:
@@ -297,7 +246,9 @@ def _explain_choice(parts: Mapping[str, str], log: LoggedFacts) -> Explanation |
         if not versions or not failing:
             return None
     releases = NameReleases(package, versions, log.installed.get(package, ""), failing)
-    return _explain_releases(subject, releases, log)
+    code, side = log.describe_caller(package, True).text, releases.side_and_ranges
+    headline = f"{_statement('choice', subject, releases, code)} {releases.describe_release_in_use(side[1])}"
+    return Explanation(subject, releases, headline, _general_advice(releases), *side, code=code)
 
 
 def _explain_undefined(name: str, old: str, log: LoggedFacts) -> Explanation | None:

@@ -119,9 +119,6 @@ def test_newer_caller_is_recommended(index):
         CLASH.replace("aimv2", "mine"),
         # A part of a name, which no release has.
         "LoraConfig.__init__() got an unexpected keyword argument 'eva_conf",
-        # A sampling parameter and an environment variable are no options of the server.
-        "vllm: error: unrecognized arguments: --temperature 1",
-        "vllm: error: unrecognized arguments: --VLLM_USE_V1 1",
     ],
 )
 def test_message_without_a_known_name_is_not_explained(message):
