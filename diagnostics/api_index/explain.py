@@ -38,8 +38,6 @@ from diagnostics.api_index.new_names import find_new_name, names_beside
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.uses import Use
 
-# Modules with the subcommands of a program.
-_SCRIPTS = re.compile(r"\.(?:scripts|cli|commands)\.")
 # A class name that hardly any other program has.
 _TWO_WORDS = re.compile(r"[A-Z]\w*?[a-z0-9]_?[A-Z]|[A-Z]{2,}[a-z]")
 # A call whose line shows the module.
@@ -222,29 +220,18 @@ def _with_new_name(explanation: Explanation, old: str, new: str, version: str) -
 
 
 def _explain_choice(parts: Mapping[str, str], log: LoggedFacts) -> Explanation | None:
-    """Explain an error about a subcommand or an option's value; None for a value that all or no releases accept."""
-    package, value = PROGRAMS[parts["program"].lower()], parts["value"]
-    index = store.load(package)
-    end = f".{value.replace('-', '_')}"
-    scripts = [
-        Use("name", module, "")
-        for module in index.about["modules"]
-        if _SCRIPTS.search(module) and module.endswith(end)
-    ]
-    failing: tuple[str, ...] = ()
-    if scripts:
-        defining = {version for use in scripts for version in query.releases_with(package, use)[0]}
-        versions = tuple(version for version in index.releases if version in defining)
-        subject = f"the command {value}"
-    else:
-        option = parts["option"].lstrip("-").replace("-", "_")
-        allowed = {item: options.choices(query.Release(package, item), option) for item in index.releases}
-        versions = tuple(version for version, values in allowed.items() if value in values)
-        # Where the choices are unknown, the value may be allowed.
-        failing = tuple(version for version, values in allowed.items() if values and value not in values)
-        subject = f"the value {value} of {parts['option']}"
-        if not versions or not failing:
-            return None
+    """Explain an error about an option's value; None for a value that all or no releases accept."""
+    package, value, option = PROGRAMS[parts["program"].lower()], parts["value"], parts["option"]
+    key = option.lstrip("-").replace("-", "_")
+    allowed = {
+        item: options.choices(query.Release(package, item), key) for item in store.load(package).releases
+    }
+    versions = tuple(version for version, values in allowed.items() if value in values)
+    # Where the choices are unknown, the value may be allowed.
+    failing = tuple(version for version, values in allowed.items() if values and value not in values)
+    if not versions or not failing:
+        return None
+    subject = f"the value {value} of {option}"
     releases = NameReleases(package, versions, log.installed.get(package, ""), failing)
     code, side = log.describe_caller(package, True).text, releases.side_and_ranges
     headline = f"{_statement('choice', subject, releases, code)} {releases.describe_release_in_use(side[1])}"
