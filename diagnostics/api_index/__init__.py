@@ -11,6 +11,6 @@ that names do not show, and `query` ranks pairs of releases.
 For `lint`, `guards` extracts each failing check with its conditions, and `guard_lookup` finds those that a run passes.
 
 `explain` explains an error about a missing name. For it, `error_forms` matches the message, `class_lookup` finds the
-class, `name_releases` the releases with the name, `new_names` the name that took its place, and `callers` the packages
+class, `name_releases` the releases with the name, and `callers` the packages
 that use it. `fitting_releases` narrows the recommended releases to those that fit the other packages.
 """

@@ -34,7 +34,6 @@ from diagnostics.api_index.error_forms import (
     uses_in,
 )
 from diagnostics.api_index.name_releases import NameReleases, describe_spans
-from diagnostics.api_index.new_names import find_new_name, names_beside
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.uses import Use
 
@@ -82,7 +81,6 @@ class Explanation:
         code: The code that uses the name, in words; '' if the log does not show it.
         is_use_shown: Whether the log shows the file that uses the name, or the arguments of the call.
         copy_folder: The environment from which another copy than the named release is loaded; '' if unknown.
-        new_name: The name in releases that lack the old one; '' if there is none or it is unknown.
     """
 
     subject: str
@@ -100,7 +98,6 @@ class Explanation:
     is_uncertain: bool = False
     code: str = ""
     is_use_shown: bool = False
-    new_name: str = ""
     copy_folder: str = ""
 
     @property
@@ -208,15 +205,6 @@ def _general_advice(releases: NameReleases, caller: str = "", repair: str = "") 
             return ADVICE["passed_on"].format(releases.package)
         return f"{repair or _REMOVAL}, or take the {releases.package} for which the code was written."
     return ADVICE["pair"].format(caller=caller, provider=releases.package)
-
-
-def _with_new_name(explanation: Explanation, old: str, new: str, version: str) -> Explanation:
-    """Return an explanation that has the new name, too, which a release uses instead of the old one."""
-    if not new:
-        return explanation
-    new = f"--{new}" if old.startswith("--") else new
-    sentence = f"Perhaps {old} became {new} in {explanation.provider} {version}."
-    return replace(explanation, headline=f"{explanation.headline} {sentence}", new_name=new)
 
 
 def _explain_choice(parts: Mapping[str, str], log: LoggedFacts) -> Explanation | None:
@@ -374,18 +362,13 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
     )
     # The release in the log has the name, and no import of it failed: the index shows no cause.
     fits = releases.has_installed and not import_check and use.kind != "registered"
-    explanation = Explanation(
+    return Explanation(
         subject, releases, " ".join(filter(None, parts)),
         note or _general_advice(releases, caller, _CALL_REPAIRS.get(use.kind, "")),
         releases.side_and_ranges[0], changes, caller, callers, import_check,
         is_uncertain=(not having and not caller) or (is_conditional and not release) or fits, code=code,
         is_use_shown=is_file or use.kind in {"argument", "positional", "without"},
     )  # fmt: skip
-    if use.kind in {"name", "attribute", "argument"} and changes:
-        name = use.path[-1] if use.path else use.name
-        found = find_new_name(name, releases, names_beside(use, provider))
-        explanation = _with_new_name(explanation, name, *found)
-    return explanation
 
 
 def _statement(kind: str, subject: str, releases: NameReleases, code: str) -> str:
@@ -637,6 +620,4 @@ def _explain_own_attribute(use: Use, provider: str, owner: str, log: LoggedFacts
         advice = ADVICE["own_attribute"].format(provider=provider, owner=owner, changes=" or ".join(changes))
         return Explanation(use.text, releases, f"{statement} {advice}", advice)
     headline = f"{statement} {releases.describe_release_in_use(changes)} {_calling_sentence(releases, caller)}".rstrip()
-    explanation = Explanation(use.text, releases, headline, advice, direction, changes, caller)
-    found = find_new_name(use.path[0], releases, names_beside(use, provider))
-    return _with_new_name(explanation, use.path[0], *found)
+    return Explanation(use.text, releases, headline, advice, direction, changes, caller)

@@ -468,9 +468,7 @@ def _fix(explanation: Explanation) -> Fix:
     # Of several ranges the log does not show which one is meant.
     is_one = len(of_provider) < 2 and " with " not in text and not explanation.is_uncertain
     commands = [Install(explanation.changes[:1])] if is_one else []
-    if explanation.new_name and not caller:
-        text += f"; or try {explanation.new_name} in the code that uses the old name"
-    elif explanation.override:
+    if explanation.override:
         text += f"; or let {explanation.override} accept what {provider} passes"
     elif module:
         text += f"; if a newer {provider} is in use, {command_of(command)} shows the first error"

@@ -12,7 +12,6 @@ from packaging.version import Version
 from diagnostics.api_index import query, store
 from diagnostics.api_index.compare import Lookup, MissingUse, compare
 from diagnostics.api_index.name_releases import describe_spans
-from diagnostics.api_index.new_names import names_beside
 from diagnostics.api_index.query import Release
 from diagnostics.api_index.uses import Use
 from diagnostics.findings import Severity
@@ -92,7 +91,7 @@ def _fix(use: Use, release: Release) -> str:
         modules = [module for module in store.load(package).find_name(name) if api.find(module, name)]
         if modules:
             return f"Import it from {min(modules, key=len)}."
-    names = [name for name in names_beside(use, package)(release.version) if "." not in name]
+    names = [name for name in Lookup(api).names_beside(use) if "." not in name]
     if similar := difflib.get_close_matches(name, names, 1, 0.8):
         return f"Write {similar[0]}."
     if use.kind != "argument":
