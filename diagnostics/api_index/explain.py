@@ -184,10 +184,6 @@ def _explain_forms(message: str, log: LoggedFacts) -> Explanation | None:
     for form, parts in match_forms(message):
         if form.kind == "choice":
             explanation = _explain_choice(parts, log)
-        elif form.kind == "undefined":
-            explanation = _explain_undefined(parts["name"], parts["old"], log)
-        elif form.kind == "folder":
-            explanation = _explain_folder(parts["module"], parts["name"])
         else:
             uses = uses_in(form.kind, parts, log.caller, log.installed)
             explanation = next(filter(None, (_explain_use(*use, message, log) for use in uses)), None)
@@ -224,37 +220,6 @@ def _explain_choice(parts: Mapping[str, str], log: LoggedFacts) -> Explanation |
     code, side = log.describe_caller(package, True).text, releases.side_and_ranges
     headline = f"{_statement('choice', subject, releases, code)} {releases.describe_release_in_use(side[1])}"
     return Explanation(subject, releases, headline, _general_advice(releases), *side, code=code)
-
-
-def _explain_undefined(name: str, old: str, log: LoggedFacts) -> Explanation | None:
-    """Explain a name that generated code lacks, because its package renamed it; None if the release in use did not."""
-    for provider in store.indexed_packages():
-        uses = [Use("name", query.module_of(provider), item) for item in (name, old)]
-        is_found = all(store.load(provider).find_name(item) for item in (name, old))
-        having, missing, _ = query.releases_with(provider, uses[0]) if is_found else ([], [], [])
-        former = (
-            [item for item in query.releases_with(provider, uses[1])[0] if item in missing] if having else []
-        )
-        releases = NameReleases(provider, tuple(former), log.installed.get(provider, ""), tuple(having))
-        direction, changes = releases.side_and_ranges
-        if not former or direction != "too new":
-            continue
-        code = log.describe_caller(provider, True).text or "The code that failed"
-        renamed = f"{provider} has {name} {describe_spans(having, releases.indexed)}, and before that {old}."
-        in_use = releases.describe_release_in_use(changes, is_removed=True)
-        headline = f"{renamed} {code} knows only {old}. {in_use}"
-        advice = _general_advice(releases, log.caller)
-        return Explanation(
-            uses[0].text, releases, headline, advice, direction, changes, log.caller, code=code
-        )
-    return None
-
-
-def _explain_folder(module: str, name: str) -> Explanation:
-    """Explain an import that found another folder instead of a package."""
-    headline = f"{module}.{name} is not found: Python imports a folder {module} that has no __init__.py."
-    advice = f"Start Python where no other folder {module} is; if there is none, install the package again."
-    return Explanation(f"{module}.{name}", NameReleases(module, ()), headline, advice, is_decided=False)
 
 
 def _explain_unindexed(message: str, log: LoggedFacts) -> Explanation | None:

@@ -80,15 +80,6 @@ def test_class_of_the_user_without_a_known_relative_is_not_explained(message):
     assert explain_own_class(message, "", LoggedFacts()) is None
 
 
-def test_import_of_a_folder_without_an_init_proposes_no_release(index):
-    """Python prints no path of the module, because the folder it found is no package."""
-    explanation = explain_missing(
-        "ImportError: cannot import name 'LLM' from 'vllm' (unknown location)", LoggedFacts()
-    )
-    headline = "vllm.LLM is not found: Python imports a folder vllm that has no __init__.py."
-    assert (explanation.headline, explanation.changes) == (headline, ())
-
-
 def test_name_under_a_condition_does_not_decide_the_release(make_index):
     """No change is proposed, because a release may lack the name if the condition is false.
 
