@@ -10,7 +10,6 @@ Python imports instead of the package is reported, too.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -19,13 +18,7 @@ from packaging.version import Version
 
 from diagnostics.api_index import options, query, store
 from diagnostics.api_index.callers import Caller, find_callers
-from diagnostics.api_index.class_lookup import (
-    find_class,
-    find_extended_class,
-    inherited_use,
-    outermost_definition,
-)
-from diagnostics.api_index.compare import Lookup
+from diagnostics.api_index.class_lookup import find_extended_class, outermost_definition
 from diagnostics.api_index.error_forms import (
     ADVICE,
     PROGRAMS,
@@ -37,13 +30,8 @@ from diagnostics.api_index.name_releases import NameReleases, describe_spans
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.uses import Use
 
-# A class name that hardly any other program has.
-_TWO_WORDS = re.compile(r"[A-Z]\w*?[a-z0-9]_?[A-Z]|[A-Z]{2,}[a-z]")
-# A call whose line shows the module.
-_CALLED = re.compile(r"(?<![\w.])([a-z]\w*)(?:\.\w+)+(?=\(\) got )")
 # Errors that name a member of a class.
 _MEMBER_ERRORS = {"attribute", "argument", "positional"}
-_MODEL_ENDS = ("ForConditionalGeneration", "ForCausalLM")
 _VLLM_MODELS = "vllm.model_executor.models"
 _REMOVAL = "Remove it from the call"
 _CALL_REPAIRS = {
@@ -75,7 +63,6 @@ class Explanation:
         callers: Packages that use the name; only the package of the traceback's last frame, if it is one of them.
         import_check: Module to import to see why a name that the release (each, if unknown) has is missing; else ''.
         override: The user's method or function in place of the provider's: `Class.method`, `the function NAME`, or ''.
-        is_decided: False if the index lacks the package's names, or if Python imported a folder without `__init__.py`.
         is_open: Whether the message does not decide which code was called, or which side is at fault.
         is_uncertain: Whether another cause is as likely.
         code: The code that uses the name, in words; '' if the log does not show it.
@@ -93,7 +80,6 @@ class Explanation:
     callers: tuple[Caller, ...] = ()
     import_check: str = ""
     override: str = ""
-    is_decided: bool = True
     is_open: bool = False
     is_uncertain: bool = False
     code: str = ""
@@ -151,8 +137,6 @@ class LoggedFacts:
 def explain_missing(message: str, log: LoggedFacts) -> Explanation | None:
     """Explain an exception's message about a missing name; return None for other messages, and if nothing is known.
 
-    A name about which the index has no facts is explained only if the log shows the caller, and without its releases.
-
     Args:
         message: Exception type and message, as Python prints them; lines that a terminal wrapped are joined.
         log: The other facts of the log.
@@ -161,22 +145,11 @@ def explain_missing(message: str, log: LoggedFacts) -> Explanation | None:
         return None
     pieces = [line.strip() for line in normalize_message(message).splitlines()]
     for text in dict.fromkeys(("".join(pieces), " ".join(pieces))):
-        explanation = _explain_model(text, log) or _explain_forms(text, log) or _explain_unindexed(text, log)
-        if explanation:
+        if explanation := _explain_forms(text, log):
             return explanation
     # The end of the line may be cut off: either just the quote, or a part of the name, which no release has then.
     completed = _explain_forms(f"{''.join(pieces)}'", log) if message.count("'") % 2 else None
     return completed if completed and completed.releases.having else None
-
-
-def _explain_model(message: str, log: LoggedFacts) -> Explanation | None:
-    """Explain an attribute that a model's config lacks, if the vLLM in use is older than its code for that model."""
-    config = re.search(r"'(\w+)Config' object has no attribute", message)
-    names = [f"{config[1]}{end}" for end in _MODEL_ENDS] if config and log.caller == "vllm" else []
-    texts = (f"Model architectures ['{name}'] are not supported" for name in names)
-    explanations = (item for text in texts if (item := _explain_forms(text, log)))
-    older = (it for it in explanations if it.releases.installed and it.direction == "too old")
-    return next((replace(it, caller="") for it in older), None)
 
 
 def _explain_forms(message: str, log: LoggedFacts) -> Explanation | None:
@@ -222,54 +195,6 @@ def _explain_choice(parts: Mapping[str, str], log: LoggedFacts) -> Explanation |
     return Explanation(subject, releases, headline, _general_advice(releases), *side, code=code)
 
 
-def _explain_unindexed(message: str, log: LoggedFacts) -> Explanation | None:
-    """Explain which package lacks a name or refuses a call, without facts of the index; None if it is unknown."""
-    caller, call = log.caller, _CALLED.search(message)
-    kinds = {"name", "module", "attribute", *({"argument"} if call else ())}
-    for form, parts in match_forms(message, kinds) if caller else ():
-        owner, module = parts.get("owner", ""), parts.get("module", call[1] if call else "")
-        provider = query.package_of(module.partition(".")[0]) or module.partition(".")[0]
-        if owner and not call:
-            places = find_class(owner) if _TWO_WORDS.search(owner) else []
-            provider, module = places[0] if len(places) == 1 else ("", "")
-        if provider and provider not in {caller, query.module_of(caller), *sys.stdlib_module_names}:
-            subject = call[0] if call else ".".join(filter(None, (module, owner, parts.get("name"))))
-            releases = NameReleases(provider, (), log.installed.get(provider, ""))
-            is_read = form.kind == "attribute"
-            state = f"{provider} {releases.installed}".strip()
-            code = log.describe_caller(provider, not is_read).text or caller
-            verb = "calls" if call else "reads" if is_read else "imports"
-            lacks = (
-                f"with the argument {parts['name']}, which the {state} in use refuses"
-                if call
-                else (f"which the {state} in use does not have")
-            )
-            headline = f"{code} {verb} {subject}, {lacks}. {_requirements_on(provider, caller, log)}".rstrip()
-            return Explanation(
-                subject, releases, headline, _general_advice(releases, caller), caller=caller, is_decided=False,
-                is_uncertain=is_read,
-            )  # fmt: skip
-    return None
-
-
-def _requirements_on(provider: str, caller: str, log: LoggedFacts) -> str:
-    """Return a sentence on the ranges of a package that the releases of the caller require which may be in use."""
-    releases, installed, by_range = (
-        store.load(caller).releases,
-        log.installed.get(caller, ""),
-        dict[str, list[str]](),
-    )
-    for version in [installed] if installed in releases else _releases_with_files(caller, releases, log):
-        for specifier in query.plain_ranges(query.Release(caller, version), provider):
-            by_range.setdefault(str(specifier), []).append(version)
-    ranges = (
-        f"{caller} {describe_spans(item, releases).removeprefix('from ')} requires {provider}{specifier}"
-        for specifier, item in by_range.items()
-    )
-    is_known = provider in store.indexed_packages() or not by_range
-    return "" if is_known else f"Take the newest that the {caller} in use allows: {'; '.join(ranges)}."
-
-
 def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Explanation | None:
     """Explain a use that a message may refer to; None if the index cannot explain it."""
     having, missing, undecided = query.releases_with(provider, use)
@@ -291,14 +216,11 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
     is_failed_import = "Model architectures" in message and not (missing or undecided)
     if is_registered_twice or is_failed_import or not (callers or having or missing):
         return None
-    if not having and not caller and _is_of_several_packages(use):
+    # A class of one word may be of any package.
+    if not having and not caller and use.kind == "argument" and re.fullmatch("[A-Z][a-z]+", use.name):
         return None
     subject = use.text
-    if use.kind == "without" and not having:
-        having, subject = _releases_for_incomplete_call(message, use, provider, missing)
-        failing = tuple(item for item in releases.failing if item not in having)
-        releases = replace(releases, having=tuple(having), failing=failing)
-    changes = _changes(use, releases, caller, callers, log.installed)
+    changes = _changes(releases, caller, callers, log.installed)
     import_check, is_conditional = "", False
     if use.kind == "name" and having:
         module, is_conditional = _definition_module(use, releases)
@@ -375,12 +297,10 @@ def _releases_with_files(package: str, versions: list[str], log: LoggedFacts) ->
 
 
 def _changes(
-    use: Use, releases: NameReleases, caller: str, callers: Iterable[Caller], installed: Mapping[str, str]
+    releases: NameReleases, caller: str, callers: Iterable[Caller], installed: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Return alternative requirements: on the provider, or on a package that uses the name."""
     direction, changes = releases.side_and_ranges
-    if use.kind == "argument" and direction == "too new" and not caller:
-        changes = replace(releases, having=_releases_like_oldest(use, releases)).side_and_ranges[1]
     return (*changes, *filter(None, (item.change(installed, caller, direction) for item in callers)))
 
 
@@ -405,47 +325,6 @@ def _calling_sentence(
         return f"{caller} uses this name." if caller and not code else ""
     verb = "uses this name" if recorded.verb == Caller.verb else f"{recorded.verb} it"
     return f"{caller} {verb} {describe_spans(recorded.versions, store.load(caller).releases)}."
-
-
-def _releases_for_incomplete_call(
-    message: str, use: Use, provider: str, releases: Iterable[str]
-) -> tuple[list[str], str]:
-    """Return the releases that require as many arguments as an incomplete call has, and a text for the subject.
-
-    The release in use requires that number plus the number of missing arguments in the message. No release is returned
-    unless exactly one number fits.
-    """
-    by_count: dict[int, list[str]] = {}
-    for version in releases:
-        if (required := _required_arguments(use, provider, version)) is not None:
-            by_count.setdefault(len(required), []).append(version)
-    lacking = re.search(r"missing (\d+) required positional", message)
-    fitting = [count for count in by_count if lacking and count + int(lacking[1]) in by_count]
-    if len(fitting) != 1:
-        return [], use.text
-    owner = use.text.partition(" without ")[0]
-    return by_count[fitting[0]], f"{owner} with only {fitting[0]} required arguments"
-
-
-def _required_arguments(use: Use, provider: str, version: str) -> set[str] | None:
-    """Return the arguments that a release requires in a call; None if its source does not show them."""
-    api = query.api_with_companions(query.Release(provider, version))
-    definition = api.find(use.module, use.name)
-    signature = Lookup(api).signature(use, definition) if definition else None
-    return set(signature.required) if signature else None
-
-
-def _releases_like_oldest(use: Use, releases: NameReleases) -> tuple[str, ...]:
-    """Return the releases whose required arguments the oldest one requires, too: the call may be written for it."""
-    required = {item: _required_arguments(use, releases.package, item) or set() for item in releases.having}
-    return tuple(item for item in releases.having if required[item] <= required[releases.having[0]])
-
-
-def _is_of_several_packages(use: Use) -> bool:
-    """Return whether a call's class has a name of one word that several packages define or import."""
-    if use.kind != "argument" or not re.fullmatch("[A-Z][a-z]+", use.name):
-        return False
-    return sum(bool(store.load(package).find_name(use.name)) for package in store.indexed_packages()) > 1
 
 
 def _definition_module(use: Use, releases: NameReleases) -> tuple[str, bool]:
@@ -484,34 +363,24 @@ def _advice_on_config(use: Use, releases: NameReleases) -> str:
     return f"Pass it in {name}, which has it {spans}." if defining else ""
 
 
-def explain_own_class(message: str, file: str, log: LoggedFacts) -> Explanation | None:
+def explain_own_class(message: str, log: LoggedFacts) -> Explanation | None:
     """Explain an error about a class that is not in the index by the class that it extends; None if undecided.
 
-    The extended class is in the module of the last frame, or its name is part of the class's name: a
-    `Qwen2VLGRPOTrainer` extends `GRPOTrainer`. A function without a class replaces a method of its name (unsloth).
-
-    Args:
-        message: Exception type and message.
-        file: The file of the traceback's last frame; '' if unknown.
-        log: The other facts of the log; its caller is the package of that file.
+    The extended class's name is part of the class's name: a `Qwen2VLGRPOTrainer` extends `GRPOTrainer`. A function
+    without a class replaces a method of its name (unsloth).
     """
     form, parts = next(match_forms(normalize_message(message), _MEMBER_ERRORS), (None, {}))
     owner, method, name = (parts.get(part, "") for part in ("owner", "method", "name"))
-    if form is None or method == "__init__":
+    if form is None or method == "__init__" or (form.kind != "attribute" and not method):
         return None
-    if form.kind != "attribute" and not method:
-        return _explain_own_field(owner, name, message, log) if form.kind == "argument" else None
-    in_file = _class_of_file(owner, method, file)
-    extended_class = in_file or find_extended_class(owner, method or name)
+    extended_class = find_extended_class(owner, method or name)
     if extended_class is None:
         return None
     module, class_name, provider = extended_class
     use = Use(form.kind, module, class_name, tuple(filter(None, (method, name))))
     if form.kind == "attribute":
         return _explain_own_attribute(use, provider, owner, log)
-    if not in_file:
-        use, provider = outermost_definition(use, provider)
-    return _explain_override(use, provider, owner, log)
+    return _explain_override(*outermost_definition(use, provider), owner, log)
 
 
 def _explain_override(use: Use, provider: str, owner: str, log: LoggedFacts) -> Explanation | None:
@@ -534,34 +403,6 @@ def _explain_override(use: Use, provider: str, owner: str, log: LoggedFacts) -> 
     )
     is_open = not owner and log.caller != provider
     return explanation.with_open_side(statement, "function") if is_open else explanation
-
-
-def _explain_own_field(owner: str, name: str, message: str, log: LoggedFacts) -> Explanation | None:
-    """Explain an argument that a user's dataclass refuses, by the fields of the one that it extends by its name."""
-    module, class_name, provider = find_extended_class(owner, name) or ("", "", "")
-    newest = query.find_releases(provider, "")[:1]
-    definition = query.api_of(query.Release(provider, *newest)).find(module, class_name) if newest else None
-    if definition is None or "@dataclass" not in definition.entry:
-        return None
-    use, provider = inherited_use(Use("argument", module, class_name, (name,)), provider)
-    explanation = _explain_use(use, provider, message, log)
-    if explanation is None or not (explanation.releases.having and explanation.releases.without):
-        return None
-    return replace(explanation, headline=f"By its name, {owner} extends {class_name}. {explanation.headline}")
-
-
-def _class_of_file(owner: str, method: str, file: str) -> tuple[str, str, str] | None:
-    """Return (module, class, package) of the only class in an installed file with a method; None if it is `owner`."""
-    path = re.split(r"(?:site|dist)-packages/", file.replace("\\", "/"))[-1]
-    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    provider = query.package_of(module.partition(".")[0])
-    index = store.load(provider)
-    if not method or not owner or module not in index.about["modules"]:
-        return None
-    classes = {
-        name for name, _, member in (key.partition(".") for key in index.packed(module)) if member == method
-    }
-    return (module, classes.pop(), provider) if len(classes) == 1 and owner not in classes else None
 
 
 def _explain_own_attribute(use: Use, provider: str, owner: str, log: LoggedFacts) -> Explanation | None:

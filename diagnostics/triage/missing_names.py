@@ -72,7 +72,6 @@ _PYTHON = re.compile(
     r"(?i)(?:\bpython(?: version)?\s{0,9}[:=]{0,2}\s{0,9}v?|/python(?=3\.\d+/(?:site|dist)-packages))"
     r"(3\.\d{1,2})(?![\d+])"
 )
-_CALL_ERROR = re.compile(r"(?<![\w.])([A-Z]\w*\.\w+)(?=\(\) got )")
 _UNDEFINED = re.compile(r"NameError: name '(\w+)' is not defined")
 _IMPORT_ERROR = re.compile("cannot import name|No module named|Failed to import")
 _CONSTRUCTED = re.compile(r"\b([A-Z]\w*)\(")
@@ -311,7 +310,7 @@ def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Exp
     explanations = ((text, explain_missing(text, facts)) for text in dict.fromkeys(texts))
     text, explanation = next((item for item in explanations if item[1]), (message, None))
     if explanation is None:
-        return explain_own_class(message, file, facts)
+        return explain_own_class(message, facts)
     if explanation.caller == explanation.provider and not _is_written_in(hit, message):
         if not explanation.releases.having and "argument" not in message:
             return explanation
@@ -320,7 +319,7 @@ def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Exp
         outer = next((package for package in packages if package != facts.caller), "")
         outer = outer if outer in store.indexed_packages() else ""
         return explain_missing(message, replace(facts, caller=outer))
-    if explanation.caller or not explanation.is_decided:
+    if explanation.caller:
         return explanation
     # The package that the last frame's line imports, or one whose release in the log uses the name.
     imported = re.match(r"\s*(?:from|import) (\w+)", source if hit.traceback else "")
@@ -352,10 +351,6 @@ def _complete_message(
         calls = _CONSTRUCTED.findall(source), re.findall(_CALL_WITH.format(match[1].split("'")[1]), text)
         if owner := next((names.pop() for names in map(set, calls) if len(names) == 1), ""):
             return f"{message[: match.start()]}{owner}() got an unexpected keyword argument {match[1]}"
-    call = _CALL_ERROR.search(message)
-    module_call = call and re.search(rf"(?<![\w.])([a-z]\w*)\.{re.escape(call[1])}\(", source)
-    if call and module_call and not query.package_of(module_call[1]):
-        return f"{message[: call.start()]}{module_call[1]}.{message[call.start() :]}"
     if frames and (undefined := _UNDEFINED.match(message)):
         return _conditional_import(undefined[1], frames[-1][0], installed) or message
     if frames and frames[-1][0].endswith(_MODEL_TYPES) and (key := _KEY.match(message)):
@@ -443,7 +438,7 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
         title,
         Severity.ERROR,
         certainty,
-        "static" if explanation.is_decided else "declared",
+        "static",
         explanation.sentences,
         tuple(evidence),
         _fix(explanation),

@@ -63,7 +63,7 @@ def test_error_is_explained_by_the_shipped_index(case):
     assert explanation.headline == case.get("headline", explanation.headline)
 
 
-@pytest.mark.parametrize("case", ERRORS["own_class"], ids=lambda case: f"{case['message']} {case['file']}")
+@pytest.mark.parametrize("case", ERRORS["own_class"], ids=lambda case: f"{case['message']} {case['caller']}")
 def test_error_about_a_class_of_the_user_is_explained_by_the_class_that_it_extends(case):
     """The name of a user's class or function shows which indexed one it extends or replaces.
 
@@ -71,13 +71,13 @@ def test_error_about_a_class_of_the_user_is_explained_by_the_class_that_it_exten
     """
     log = LoggedFacts(case["installed"], case["caller"])
     assert explain_missing(case["message"], log) is None
-    explanation = explain_own_class(case["message"], case["file"], log)
+    explanation = explain_own_class(case["message"], log)
     assert (explanation.headline, list(explanation.changes)) == (case["headline"], case["changes"])
 
 
 @each_case(ERRORS["unknown_classes"])
 def test_class_of_the_user_without_a_known_relative_is_not_explained(message):
-    assert explain_own_class(message, "", LoggedFacts()) is None
+    assert explain_own_class(message, LoggedFacts()) is None
 
 
 def test_name_under_a_condition_does_not_decide_the_release(make_index):
