@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from packaging.version import Version
-
 from diagnostics.api_index import options, query, store
 from diagnostics.api_index.callers import Caller, find_callers
 from diagnostics.api_index.class_lookup import find_extended_class, outermost_definition
@@ -61,13 +59,11 @@ class Explanation:
         changes: Requirements, each of which is sufficient.
         caller: The package of the traceback's last frame; '' if unknown.
         callers: Packages that use the name; only the package of the traceback's last frame, if it is one of them.
-        import_check: Module to import to see why a name that the release (each, if unknown) has is missing; else ''.
         override: The user's method or function in place of the provider's: `Class.method`, `the function NAME`, or ''.
         is_open: Whether the message does not decide which code was called, or which side is at fault.
         is_uncertain: Whether another cause is as likely.
         code: The code that uses the name, in words; '' if the log does not show it.
         is_use_shown: Whether the log shows the file that uses the name, or the arguments of the call.
-        copy_folder: The environment from which another copy than the named release is loaded; '' if unknown.
     """
 
     subject: str
@@ -78,13 +74,11 @@ class Explanation:
     changes: tuple[str, ...] = ()
     caller: str = ""
     callers: tuple[Caller, ...] = ()
-    import_check: str = ""
     override: str = ""
     is_open: bool = False
     is_uncertain: bool = False
     code: str = ""
     is_use_shown: bool = False
-    copy_folder: str = ""
 
     @property
     def provider(self) -> str:
@@ -105,7 +99,7 @@ class Explanation:
 
     def without_changes(self, headline: str, advice: str) -> Explanation:
         """Return the explanation of an error that another side may have caused, so that no release is recommended."""
-        return replace(self, headline=headline, advice=advice, direction="", changes=(), import_check="")
+        return replace(self, headline=headline, advice=advice, direction="", changes=())
 
     def with_open_side(self, statement: str, reason: str) -> Explanation:
         """Return the explanation of an error whose message does not show the side at fault; see `ADVICE`."""
@@ -121,16 +115,12 @@ class LoggedFacts:
     Attributes:
         installed: Known releases by package.
         caller: The package whose code raised the exception; '' if unknown.
-        bounds: The oldest release by package that may be installed.
-        files: The files by package that the log shows, such as `vllm/utils.py`, of the release in use.
         describe_caller: Function that returns the code that uses a missing name. Its arguments are the
             package that lacks the name, and whether the package's own code cannot contain the use.
     """
 
     installed: Mapping[str, str] = field(default_factory=dict)
     caller: str = ""
-    bounds: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, Iterable[str]] = field(default_factory=dict)
     describe_caller: Callable[[str, bool], CallingCode] = lambda *_: CallingCode()
 
 
@@ -141,7 +131,8 @@ def explain_missing(message: str, log: LoggedFacts) -> Explanation | None:
         message: Exception type and message, as Python prints them; lines that a terminal wrapped are joined.
         log: The other facts of the log.
     """
-    if "partially initialized module" in message:  # an import inside it failed, or it imports itself
+    # An import inside it failed, it imports itself, or another folder is imported.
+    if "partially initialized module" in message or "(unknown location)" in message:
         return None
     pieces = [line.strip() for line in normalize_message(message).splitlines()]
     for text in dict.fromkeys(("".join(pieces), " ".join(pieces))):
@@ -191,7 +182,7 @@ def _explain_choice(parts: Mapping[str, str], log: LoggedFacts) -> Explanation |
     subject = f"the value {value} of {option}"
     releases = NameReleases(package, versions, log.installed.get(package, ""), failing)
     code, side = log.describe_caller(package, True).text, releases.side_and_ranges
-    headline = f"{_statement('choice', subject, releases, code)} {releases.describe_release_in_use(side[1])}"
+    headline = f"{_statement('choice', subject, releases, code)} {releases.describe_release_in_use()}"
     return Explanation(subject, releases, headline, _general_advice(releases), *side, code=code)
 
 
@@ -203,7 +194,7 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
     release = log.installed.get(provider, "")
     caller = "" if use.kind == "model_type" else log.caller
     without = {*missing, *undecided} - {*having}
-    releases = NameReleases(provider, tuple(having), release, _failing_releases(use, provider, without, log))
+    releases = NameReleases(provider, tuple(having), release, _failing_releases(use, provider, without))
     # A use under a condition that a release without the name does not meet is not the one that failed.
     in_use = (
         [release] if release else [*releases.failing[-1:], *releases.failing[:1]] or missing[-1:] or ["0"]
@@ -212,8 +203,9 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
     callers = tuple(item for item in callers if item.package == caller) or callers
     # If transformers has no such model type, another package registers it twice.
     is_registered_twice = use.kind == "registered" and not (missing and callers)
-    # An architecture that each release has failed to be imported.
-    is_failed_import = "Model architectures" in message and not (missing or undecided)
+    # A name that the release in use has, or each release, was not found because an import inside it failed.
+    is_in_each = not (release or missing or undecided)
+    is_failed_import = use.kind == "name" and (release in having or is_in_each)
     if is_registered_twice or is_failed_import or not (callers or having or missing):
         return None
     # A class of one word may be of any package.
@@ -221,18 +213,8 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
         return None
     subject = use.text
     changes = _changes(releases, caller, callers, log.installed)
-    import_check, is_conditional = "", False
-    if use.kind == "name" and having:
-        module, is_conditional = _definition_module(use, releases)
-        import_check = module if release in having or not (release or missing) else ""
-    is_in_each = not (missing or undecided or releases.may_precede_index)
-    if import_check and (release or is_conditional or is_in_each):
-        changes = ()
-    note = (
-        _advice_on_config(use, releases)
-        if having and use.kind != "model_type"
-        else _advice_without_release(use, releases, caller)
-    )
+    is_absent = use.kind == "name" and not having
+    note = ADVICE["absent"].format(provider=provider, oldest=releases.indexed[0]) if is_absent else ""
     engine = _engine_sentence(use.path[0]) if use.kind == "model_type" and not releases.has_installed else ""
     is_direct = use.kind == "name" or (use.kind == "argument" and len(use.path) == 1)
     is_code = use.kind not in {"registered", "model_type"} and "Model architectures" not in message
@@ -241,19 +223,18 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
     statement = _statement(use.kind, name, releases, code)
     parts = (
         statement,
-        "It is defined under a condition, such as an installed optional package." if is_conditional else "",
-        releases.describe_release_in_use(changes, import_check, is_removed=use.kind == "registered"),
+        releases.describe_release_in_use(is_removed=use.kind == "registered"),
         _calling_sentence(releases, caller, callers, code),
         note,
         engine,
     )
-    # The release in the log has the name, and no import of it failed: the index shows no cause.
-    fits = releases.has_installed and not import_check and use.kind != "registered"
+    # The release in the log has the name: the index shows no cause.
+    fits = releases.has_installed and use.kind != "registered"
     return Explanation(
         subject, releases, " ".join(filter(None, parts)),
         note or _general_advice(releases, caller, _CALL_REPAIRS.get(use.kind, "")),
-        releases.side_and_ranges[0], changes, caller, callers, import_check,
-        is_uncertain=(not having and not caller) or (is_conditional and not release) or fits, code=code,
+        releases.side_and_ranges[0], changes, caller, callers,
+        is_uncertain=(not having and not caller) or fits, code=code,
         is_use_shown=is_file or use.kind in {"argument", "positional", "without"},
     )  # fmt: skip
 
@@ -272,28 +253,20 @@ def _is_indexed(provider: str, module: str) -> bool:
     return provider not in PACKAGES or PACKAGES[provider].includes(f"{module.replace('.', '/')}/__init__.py")
 
 
-def _failing_releases(use: Use, provider: str, without: set[str], log: LoggedFacts) -> tuple[str, ...]:
-    """Return the releases in `without` that may raise the error: those with the module or class, and the files shown.
-
-    The files that the log shows are ignored if no release has all of them.
-    """
-    oldest, owner = Version(log.bounds.get(provider, "0")), "" if use.kind == "name" else use.name
-    versions = [item for item in store.load(provider).releases if item in without and Version(item) >= oldest]
-    apis = {version: query.api_of(query.Release(provider, version)) for version in versions}
-    if use.name:
-        versions = [
+def _failing_releases(use: Use, provider: str, without: set[str]) -> tuple[str, ...]:
+    """Return the releases in `without` that may raise the error: those with the module or class."""
+    owner = "" if use.kind == "name" else use.name
+    versions = tuple(item for item in store.load(provider).releases if item in without)
+    apis = {version: query.api_of(query.Release(provider, version)) for version in versions if use.name}
+    return (
+        tuple(
             version
             for version, api in apis.items()
             if (api.find(use.module, owner) if owner else api.has_module(use.module))
-        ]
-    return _releases_with_files(provider, versions, log)
-
-
-def _releases_with_files(package: str, versions: list[str], log: LoggedFacts) -> tuple[str, ...]:
-    """Return the releases that have the files of a package that the log shows; all, if none has them."""
-    sources = {version: query.api_of(query.Release(package, version)).source for version in versions}
-    files = tuple(log.files.get(package, ()))
-    return tuple(item for item in versions if all(map(sources[item].has_file, files))) or tuple(versions)
+        )
+        if use.name
+        else versions
+    )
 
 
 def _changes(
@@ -325,42 +298,6 @@ def _calling_sentence(
         return f"{caller} uses this name." if caller and not code else ""
     verb = "uses this name" if recorded.verb == Caller.verb else f"{recorded.verb} it"
     return f"{caller} {verb} {describe_spans(recorded.versions, store.load(caller).releases)}."
-
-
-def _definition_module(use: Use, releases: NameReleases) -> tuple[str, bool]:
-    """Return the module that a name comes from, and whether it is defined under a condition."""
-    version = releases.installed if releases.installed in releases.having else releases.having[-1]
-    api = query.api_of(query.Release(releases.package, version))
-    definition = api.find(use.module, use.name)
-    if definition is None:
-        return use.module, False
-    is_conditional = api.facts(use.module).get(use.name, "").startswith("?")
-    # A name for another package's object may be set only if that package is installed.
-    value = re.match(r"value = (\w+)\.", definition.entry)
-    return (value[1], True) if value else (definition.module, is_conditional)
-
-
-def _advice_without_release(use: Use, releases: NameReleases, caller: str) -> str:
-    """Return sentences on what defines a name that no release has: a config class, or older code; '' if unknown."""
-    provider, oldest, is_open = releases.package, releases.indexed[0], releases.may_precede_index
-    if use.kind == "name" and caller == provider:
-        return f"Update the checkout of {provider}, or remove that line."
-    if use.kind == "name":
-        older = f"one before {oldest}" + ", which may be newer than the one in use" * is_open
-        return ADVICE["without_release"].format(provider=provider, older=older)
-    advice = _advice_on_config(use, releases)
-    older = f" If a {provider} before {oldest} is in use and has it in neither, take a newer one."
-    return f"{advice}{older}" if advice and is_open else advice
-
-
-def _advice_on_config(use: Use, releases: NameReleases) -> str:
-    """Return a sentence on the config class that takes a trainer's argument; '' if there is none or none is needed."""
-    name = f"{use.name.removesuffix('Trainer')}Config"
-    if use.kind != "argument" or name == f"{use.name}Config" or releases.side_and_ranges[0] == "too old":
-        return ""
-    defining = query.releases_with(releases.package, Use("argument", releases.package, name, use.path))[0]
-    spans = describe_spans(defining, releases.indexed)
-    return f"Pass it in {name}, which has it {spans}." if defining else ""
 
 
 def explain_own_class(message: str, log: LoggedFacts) -> Explanation | None:
@@ -396,7 +333,7 @@ def _explain_override(use: Use, provider: str, owner: str, log: LoggedFacts) -> 
     override = f"{owner}.{method}" if owner else f"the function {method}"
     fit = f"{subject} and fits {provider} {describe_spans(fitting, releases.indexed)}"
     statement = f"{override} {'overrides' if owner else 'replaces'} {fit}."
-    in_use = releases.describe_release_in_use(releases.side_and_ranges[1], is_own=True)
+    in_use = releases.describe_release_in_use(is_own=True)
     advice = _general_advice(releases)
     explanation = Explanation(
         subject, releases, f"{statement} {in_use}", advice, *releases.side_and_ranges, override=override
@@ -409,7 +346,7 @@ def _explain_own_attribute(use: Use, provider: str, owner: str, log: LoggedFacts
     """Explain an attribute that a user's object lacks, by the releases whose base class sets it; None if undecided."""
     defining, missing, undecided = query.releases_with(provider, use)
     # The error shows that the release in use lacks it, so it does if its source does not decide that.
-    without = _failing_releases(use, provider, {*missing, *undecided}, log)
+    without = _failing_releases(use, provider, {*missing, *undecided})
     if not defining or not without:
         return None
     releases = NameReleases(provider, tuple(defining), log.installed.get(provider, ""), without)
@@ -425,5 +362,7 @@ def _explain_own_attribute(use: Use, provider: str, owner: str, log: LoggedFacts
     if not (caller or releases.installed) and direction == "too old":
         advice = ADVICE["own_attribute"].format(provider=provider, owner=owner, changes=" or ".join(changes))
         return Explanation(use.text, releases, f"{statement} {advice}", advice)
-    headline = f"{statement} {releases.describe_release_in_use(changes)} {_calling_sentence(releases, caller)}".rstrip()
+    headline = (
+        f"{statement} {releases.describe_release_in_use()} {_calling_sentence(releases, caller)}".rstrip()
+    )
     return Explanation(use.text, releases, headline, advice, direction, changes, caller)

@@ -19,7 +19,6 @@ from diagnostics.versions import parse_version
 _LONG = timedelta(days=180)
 # No package has a release before it that is worth a sentence.
 _FIRST_RELEASE = Version("0.1")
-_HIDDEN = "So an import inside it failed, an optional package is missing, or another {} is imported."
 
 
 def describe_spans(versions: Iterable[str], releases: Sequence[str]) -> str:
@@ -88,12 +87,6 @@ class NameReleases:
         newer = [item for item in releases if item > release][:1]
         return release in having or (bool(older) and release not in releases and {*older, *newer} <= having)
 
-    @property
-    def may_precede_index(self) -> bool:
-        """Whether the release in use may be older than the first indexed one."""
-        oldest, release = Version(self.indexed[0]), parse_version(self.installed)
-        return oldest >= _FIRST_RELEASE and (release is None or release < oldest)
-
     @cached_property
     def side_and_ranges(self) -> tuple[str, tuple[str, ...]]:
         """`too old` or `too new` for the release in use, '' if undecided; and the nearest ranges that have the name.
@@ -135,34 +128,22 @@ class NameReleases:
             return f"Every {span} has {subject}."
         return f"{self.package} has {subject} {describe_spans(self.having, self.indexed)}."
 
-    def describe_release_in_use(
-        self,
-        changes: Iterable[str],
-        import_check: str = "",
-        *,
-        is_removed: bool = False,
-        is_own: bool = False,
-    ) -> str:
-        """Return sentences on the release in use; empty if no release has the name and no import may have failed.
+    def describe_release_in_use(self, *, is_removed: bool = False, is_own: bool = False) -> str:
+        """Return sentences on the release in use; empty if no release has the name.
 
         Args:
-            changes: The recommended changes.
-            import_check: The module whose import may fail although the release has the name; '' if none.
             is_removed: Whether `having` has the releases without a name that must be missing.
             is_own: Whether the name is the user's, so that releases before the index say nothing about it.
         """
         direction, oldest = self.side_and_ranges[0], self.indexed[0]
         show = f"Run pip show {self.package} to see its release."
-        hidden = _HIDDEN.format(self.package) if import_check else ""
         if self.installed and self.having:
             has_it = "does not have it" if self.has_installed == is_removed else "has it"
-            state = f"is {direction}" if direction else has_it
-            return f"The installed {self.package} {self.installed} {state}. {hidden}".rstrip()
-        if hidden and not changes:
-            return f"{hidden} Releases before {oldest} are not in the index."
+            return (
+                f"The installed {self.package} {self.installed} {f'is {direction}' if direction else has_it}."
+            )
         if not self.without:
-            inside = ", or an import inside it failed" if import_check else ""
-            return f"So the {self.package} in use is older, or Python imports other code{inside}. {show}"
+            return f"So the {self.package} in use is older, or Python imports other code. {show}"
         if direction == "too old":
             return f"The {self.package} in use is older. {show}"
         is_first = self.having[:1] == (oldest,) and Version(oldest) >= _FIRST_RELEASE and not is_own

@@ -89,16 +89,6 @@ def module_of(path: str) -> str:
     return ""
 
 
-def files_by_package(paths: Sequence[str]) -> dict[str, set[str]]:
-    """Return the files of indexed packages, such as `vllm/utils.py`, by package."""
-    files: dict[str, set[str]] = {}
-    for path, module in zip(paths, map(module_of, paths), strict=True):
-        end = "/__init__.py" if path.endswith("/__init__.py") else ".py"
-        if module:
-            files.setdefault(package_of(path), set()).add(module.replace(".", "/") + end)
-    return files
-
-
 def describe_caller(
     provider: str, is_direct: bool, hit: Hit, log: LogFacts, frames: Frames, installed: _Releases
 ) -> CallingCode:

@@ -19,27 +19,22 @@ from packaging.requirements import Requirement
 from diagnostics.api_index import query, store
 from diagnostics.api_index.error_forms import ADVICE, normalize_message
 from diagnostics.api_index.explain import (
-    CallingCode,
     Explanation,
     LoggedFacts,
     explain_missing,
     explain_own_class,
 )
 from diagnostics.api_index.fitting_releases import fitting_changes
-from diagnostics.api_index.name_releases import describe_spans
 from diagnostics.api_index.packages import CALLERS
-from diagnostics.api_index.uses import Use
 from diagnostics.findings import Certainty, Evidence, Finding, Severity
-from diagnostics.fixes import Fix, Install, Run, command_of, python_command
+from diagnostics.fixes import Fix, Install
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import exception_of
 from diagnostics.triage import line_patterns
 from diagnostics.triage.calling_code import (
     Frames,
     describe_caller,
-    files_by_package,
     frames_of,
-    module_of,
     package_of,
     without_wrappers,
 )
@@ -50,11 +45,9 @@ from diagnostics.versions import in_range
 _CODE = "CMP906"
 # Part of the detail of a finding whose change another line of the log refuses.
 REFUSED = "but the log shows code that requires"
-_MAX_LINES, _MAX_WRAPPED, _SEARCHED_LINES, _MAX_NAMES = 20, 3, 2000, 30
+_MAX_LINES, _MAX_WRAPPED, _SEARCHED_LINES = 20, 3, 2000
 # Python before 3.10, and msgspec, print no class; the line that calls it has it.
 _NO_CLASS = re.compile(r"(?:(?<![\w.])__init__\(\) got an u|\bU)nexpected keyword argument ('\w+'.*)")
-_ENVIRONMENT = re.compile(r"(?P<prefix>.{1,400}?)/lib/python(?P<python>3\.\d+)/(?:site|dist)-packages/")
-_IMPORTED_FILE = re.compile(r"' \((/[^()]{1,400}\.py)\)")
 # Parts of messages that a person reports in a sentence.
 _MESSAGE = re.compile(line_patterns.MISSING_NAME)
 # Python's form of a warning whose message goes on in the next line.
@@ -65,14 +58,11 @@ _CUT_MODULE = re.compile(r"(?:import name '\w+' from|No module named) '([\w.]+)'
 _FROM = re.compile(r"\s*from ([\w.]+) import ")
 # The key of transformers' table of model types, whose KeyError does not say so.
 _MODEL_TYPES, _KEY = "transformers/models/auto/configuration_auto.py", re.compile(r"KeyError: '([\w.-]+)'")
-# transformers reports an error of an import without its traceback, with the module that has the import.
-_IMPORTING = re.compile(r"Failed to import ((\w+)[\w.]*) because of the following error")
 # The Python release of a report or of a path.
 _PYTHON = re.compile(
     r"(?i)(?:\bpython(?: version)?\s{0,9}[:=]{0,2}\s{0,9}v?|/python(?=3\.\d+/(?:site|dist)-packages))"
     r"(3\.\d{1,2})(?![\d+])"
 )
-_UNDEFINED = re.compile(r"NameError: name '(\w+)' is not defined")
 _IMPORT_ERROR = re.compile("cannot import name|No module named|Failed to import")
 _CONSTRUCTED = re.compile(r"\b([A-Z]\w*)\(")
 # A call with an argument whose name is to be filled in.
@@ -84,8 +74,7 @@ def explain_missing_names(
 ) -> Iterator[Finding]:
     """Yield a finding for the first error about a missing name that the API index can explain.
 
-    An error that only shows that an import inside the package failed is used if there is no other. A proposed release
-    fits the installed ones and the requirements, which `required` reads from the logs.
+    A proposed release fits the installed ones and the requirements, which `required` reads from the logs.
     """
     installed = LoggedReleases(verdict)
     logs = {log.source: log for log in verdict.logs}
@@ -93,62 +82,21 @@ def explain_missing_names(
     hits = hits[:_MAX_LINES]
     if verdict.state != "clean":
         hits += [hit for log in verdict.logs for hit in _missing_name_lines(log)]
-    hidden = None
     # A title may repeat an error without its traceback.
     for hit in sorted(hits, key=lambda hit: not hit.traceback):
-        explanation = _explain_hit(hit, logs[hit.source], installed)
-        if explanation and (explanation.changes or not explanation.import_check):
-            explanation = _with_other_names(explanation, installed)
+        if explanation := _explain_hit(hit, logs[hit.source], installed):
             yield _finding(_with_fitting_changes(explanation, installed, list(required())), hit)
             return
-        hidden = hidden or (explanation and (explanation, hit))
-    if hidden:
-        yield _finding(*hidden)
 
 
 def _explain_hit(hit: Hit, log: LogFacts, installed: LoggedReleases) -> Explanation | None:
-    """Explain a hit with the releases of the log; return None if the API index does not explain it.
-
-    If they do not decide which side is too old or too new, lower bounds that sentences state are used, too. A release
-    that only a sentence names is ignored if the error contradicts it.
-    """
+    """Explain a hit with the releases of the log; return None if the API index does not explain it."""
     frames, is_cut = _callers(hit, log)
-    explain = partial(_explain, hit, log, frames)
     describe = partial(describe_caller, hit=hit, log=log, frames=frames, installed=installed)
-    facts = LoggedFacts(installed, describe_caller=describe)
-    explanation = explain(facts)
-    if explanation and explanation.import_check and explanation.provider in installed.written:
-        # The error contradicts a release that a sentence names and that has the name.
-        undoubted = {name: release for name, release in installed.items() if name != explanation.provider}
-        explanation = explain(replace(facts, installed=undoubted))
-    if explanation and not explanation.direction and explanation.provider in installed.bounds:
-        explanation = explain(replace(facts, bounds=installed.bounds))
-    explanation = explanation and _with_loaded_copy(explanation, _paths(_message(hit), frames), installed)
+    explanation = _explain(hit, log, frames, LoggedFacts(installed, describe_caller=describe))
     if explanation and is_cut and not explanation.caller:
-        explanation = replace(explanation, headline=f"{explanation.headline} {ADVICE['cut']}")
+        return replace(explanation, headline=f"{explanation.headline} {ADVICE['cut']}")
     return explanation
-
-
-def _with_other_names(explanation: Explanation, installed: LoggedReleases) -> Explanation:
-    """Return an explanation whose releases have the other names that the log's code takes from the package, too."""
-    provider, releases = explanation.provider, explanation.releases
-    having, lost = {*releases.having}, ""
-    for name in installed.names_from(provider) if explanation.changes else ():
-        found = query.releases_with(provider, Use("name", query.module_of(provider), name))[0]
-        is_used = found and (releases.installed not in releases.indexed or releases.installed in found)
-        if is_used and name not in explanation.subject.split(".") and not having <= {*found}:
-            having, lost = having & {*found}, name
-    if not lost:
-        return explanation
-    releases = replace(releases, having=tuple(item for item in releases.having if item in having))
-    changes = [item for item in explanation.changes if Requirement(item).name != provider]
-    if having:
-        return replace(explanation, releases=releases, changes=(*releases.side_and_ranges[1], *changes))
-    side = {"too new": "a newer", "too old": "an older"}.get(explanation.direction, "another")
-    code = explanation.calling_package.replace("unsloth", "unsloth and unsloth-zoo")
-    advice = ADVICE["no_other"].format(provider, explanation.subject, lost, side, code or "the calling code")
-    changed = explanation.without_changes(f"{explanation.headline} {advice}", advice)
-    return replace(changed, changes=tuple(changes), direction=explanation.direction)
 
 
 def _with_fitting_changes(
@@ -172,34 +120,6 @@ def _with_fitting_changes(
         return replace(explanation, changes=changes, headline=explanation.headline + narrowed)
     advice = ADVICE["refused"].format(explanation.changes[0], REFUSED, explanation.provider, bounds[0])
     return replace(explanation, changes=(), headline=f"{explanation.headline} {advice}", advice=advice)
-
-
-def _with_loaded_copy(explanation: Explanation, paths: list[str], installed: LoggedReleases) -> Explanation:
-    """Return an explanation with the folder of the loaded copy, if it is not the release that the log names.
-
-    The folders of other packages' frames, and another Python that the log names, show that there are two environments.
-    """
-    package, releases = explanation.provider, explanation.releases
-    files = [path for path in paths if package_of(path) == package]
-    if not (files and explanation.is_uncertain and releases.has_installed) or explanation.is_open:
-        return explanation
-    match = _ENVIRONMENT.match(files[-1])
-    folder, python = (
-        match.groups() if match else (files[-1].rpartition(f"/{query.module_of(package)}/")[0], "")
-    )
-    other_folders = {found["prefix"] for path in paths if (found := _ENVIRONMENT.match(path))} - {folder}
-    other_pythons = sorted(installed.pythons - {python}) if python else []
-    copies = describe_spans(releases.failing or releases.without, releases.indexed).replace(" and ", " or ")
-    notes = [explanation.headline, f"So another copy is loaded: one {copies}. It is in {folder}."]
-    if other_folders:
-        notes.append(f"Other packages are loaded from {', '.join(sorted(other_folders))}.")
-    if other_pythons:
-        notes.append(f"That is Python {python}, and the log names Python {other_pythons[0]}.")
-    advice = ADVICE["copy" if python else "checkout"].format(package, releases.installed, folder)
-    copy_folder = folder if python else ""
-    return replace(
-        explanation, headline=" ".join(notes), advice=advice, is_uncertain=False, copy_folder=copy_folder
-    )
 
 
 class LoggedReleases(Mapping[str, str]):
@@ -245,22 +165,6 @@ class LoggedReleases(Mapping[str, str]):
         lines = [line for line in self._lines if not line_patterns.is_advice(line)]
         return frozenset(_PYTHON.findall("\n".join(lines)))
 
-    def names_from(self, package: str) -> list[str]:
-        """Return the classes that the log's code imports from a package or calls, and GRPO's, if it is run with TRL."""
-        text, module = "\n".join(self._lines), query.module_of(package)
-        lists = re.findall(rf"\bfrom {module}(?:\.\w+)* import \(?([\w, ]+)", text)
-        names = [
-            name for one in (*lists, *_CONSTRUCTED.findall(text)) for name in re.findall(r"[A-Z]\w+", one)
-        ]
-        if package == "trl" and ("vllm" in self or "grpo" in text.lower()):
-            names.append("GRPOConfig")
-        return [name for name in dict.fromkeys(names) if store.load(package).find_name(name)][-_MAX_NAMES:]
-
-    @cached_property
-    def bounds(self) -> dict[str, str]:
-        """Lower bound by package, the first that a sentence states, as in `vllm >= 0.17`."""
-        return {name: release for name, release, is_bound in reversed(self._named_releases) if is_bound}
-
     @cached_property
     def written(self) -> dict[str, str]:
         """Release by package that only a sentence names, if it is one release; it need not be the one in use."""
@@ -297,13 +201,11 @@ def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Exp
     message, end = _message(hit), hit.traceback.end if hit.traceback else hit.line
     above = [line.strip() for line in log.lines_from(max(end - 2, 1), min(end - 1, 2)) if line.strip(" ^~")]
     source = (hit.traceback.source if hit.traceback else "") or "".join(above[-1:])
-    message = _complete_message(message, source, log, frames, facts.installed)
+    message = _complete_message(message, source, log, frames)
     wrapped = [parse_line(line).text for line in log.lines_from(end + 1, _MAX_WRAPPED)]
     wrapped = list(takewhile(str.strip, wrapped))
     file = frames[-1][0] if frames else ""
-    facts = replace(
-        facts, caller=package_of(file) if file else "", files=files_by_package(_paths(message, frames))
-    )
+    facts = replace(facts, caller=package_of(file) if file else "")
     texts = [message, "\n".join([message, *wrapped])]
     if message.count("'") % 2 and wrapped:
         texts.reverse()  # a quoted name goes on in the next line
@@ -311,7 +213,7 @@ def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Exp
     text, explanation = next((item for item in explanations if item[1]), (message, None))
     if explanation is None:
         return explain_own_class(message, facts)
-    if explanation.caller == explanation.provider and not _is_written_in(hit, message):
+    if explanation.caller == explanation.provider:
         if not explanation.releases.having and "argument" not in message:
             return explanation
         # The frame that called into the provider's own code.
@@ -326,23 +228,13 @@ def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Exp
     hints = [query.package_of(imported[1])] if imported else []
     users = {item.package: item.versions for item in explanation.callers}
     if not frames:
-        importing = _IMPORTING.findall("\n".join([source, message, *wrapped]))
-        if importing and (package := query.package_of(importing[-1][1])) in users:
-            release = facts.installed.get(package, "")
-            code = CallingCode(f"{package} {release}".rstrip() + f" ({importing[-1][0]})", is_file=True)
-            facts = replace(facts, describe_caller=lambda *_: code)
-            hints.append(package)
         hints += [package for package, versions in users.items() if facts.installed.get(package) in versions]
     called = next((hint for hint in hints if hint in users and hint != explanation.provider), "")
     return explain_missing(text, replace(facts, caller=called)) if called else explanation
 
 
-def _complete_message(
-    message: str, source: str, log: LogFacts, frames: Frames, installed: Mapping[str, str]
-) -> str:
+def _complete_message(message: str, source: str, log: LogFacts, frames: Frames) -> str:
     """Return a message with what the log shows besides: the called class, a model type, or the whole module.
-
-    A name that the file imports only under a condition is one that could not be imported.
 
     The line `source` has the call.
     """
@@ -351,29 +243,12 @@ def _complete_message(
         calls = _CONSTRUCTED.findall(source), re.findall(_CALL_WITH.format(match[1].split("'")[1]), text)
         if owner := next((names.pop() for names in map(set, calls) if len(names) == 1), ""):
             return f"{message[: match.start()]}{owner}() got an unexpected keyword argument {match[1]}"
-    if frames and (undefined := _UNDEFINED.match(message)):
-        return _conditional_import(undefined[1], frames[-1][0], installed) or message
     if frames and frames[-1][0].endswith(_MODEL_TYPES) and (key := _KEY.match(message)):
         return f"The checkpoint has model type '{key[1]}' but Transformers does not recognize it"
     module, cut = _FROM.match(source), _CUT_MODULE.search(message)
     if cut and module and module[1].startswith(cut[1]):
         return f"{message[: cut.start(1)]}{module[1]}'"
     return message
-
-
-def _conditional_import(name: str, file: str, installed: Mapping[str, str]) -> str:
-    """Return the message of an import that an indexed file makes under a condition, as of a release; '' for others."""
-    package, module = package_of(file), module_of(file)
-    releases = [installed[package]] if package in installed else query.find_releases(package, "")
-    facts = (query.api_of(query.Release(package, version)).facts(module) for version in releases)
-    entries = (entry for one in facts if (entry := one.get(name, "")).startswith("?import "))
-    target, _, attribute = next(entries, "").removeprefix("?import ").partition(":")
-    return f"ImportError: cannot import name '{attribute}' from '{target}'" if attribute else ""
-
-
-def _paths(message: str, frames: Frames) -> list[str]:
-    """Return the files of the frames, and the one in an import error's message."""
-    return [*(path for path, _ in frames), *_IMPORTED_FILE.findall(message)]
 
 
 def _message(hit: Hit) -> str:
@@ -411,15 +286,6 @@ def _is_cut(hit: Hit, callers: Frames) -> bool:
     return source.startswith("raise ") and package_of(callers[-1][0]) in CALLERS["launchers"]
 
 
-def _is_written_in(hit: Hit, message: str) -> bool:
-    """Return whether the last frame's line itself has the argument that a message names.
-
-    vLLM's `LLM` passes the caller's keywords on to `EngineArgs`, so that frame is in vLLM and the mistake is not.
-    """
-    name = re.search(r"argument '(\w+)'", message)
-    return bool(name and hit.traceback and name[1] in hit.traceback.source)
-
-
 def _finding(explanation: Explanation, hit: Hit) -> Finding:
     """Return the explanation as a finding, with its uses as evidence and a certainty by what is known."""
     certainty = Certainty.HYPOTHESIS if explanation.is_uncertain else Certainty.SUPPORTED
@@ -446,16 +312,8 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
 
 
 def _fix(explanation: Explanation) -> Fix:
-    """Return the change of one release, as a command if one range is possible; else an import check, or advice."""
-    module, caller, provider = explanation.import_check, explanation.calling_package, explanation.provider
-    command = Run(python_command("python", "", "-c", f"import {module}"))
-    if not explanation.changes and module:
-        return Fix.of("Import the module that defines it, to see the first error.", command)
-    if not explanation.changes and explanation.copy_folder:
-        release = f"{provider}=={explanation.releases.installed}"
-        words = ("-m", "pip", "install", "--force-reinstall", "--no-deps", release)
-        python = f"{explanation.copy_folder}/bin/python"
-        return Fix.of(explanation.advice, Run(python_command(python, "", *words)))
+    """Return the change of one release, as a command if one range is possible; else advice."""
+    caller, provider = explanation.calling_package, explanation.provider
     if not explanation.changes:
         return Fix.of(explanation.advice)
     text = " or ".join(explanation.changes)
@@ -465,8 +323,6 @@ def _fix(explanation: Explanation) -> Fix:
     commands = [Install(explanation.changes[:1])] if is_one else []
     if explanation.override:
         text += f"; or let {explanation.override} accept what {provider} passes"
-    elif module:
-        text += f"; if a newer {provider} is in use, {command_of(command)} shows the first error"
     elif len(of_provider) == len(explanation.changes) and caller != provider:
         side = {"too new": "a newer", "too old": "an older"}.get(explanation.direction, "another")
         text += f"; or take {side} release of {caller or 'the calling code'}"

@@ -80,19 +80,6 @@ def test_class_of_the_user_without_a_known_relative_is_not_explained(message):
     assert explain_own_class(message, LoggedFacts()) is None
 
 
-def test_name_under_a_condition_does_not_decide_the_release(make_index):
-    """No change is proposed, because a release may lack the name if the condition is false.
-
-    `import_check` names the module whose import shows it.
-    """
-    files = {"vllm/__init__.py": "if find_spec('x'):\n    from vllm.extra import helper\n"}
-    make_index(*[files | {"vllm/extra.py": "def helper(): ...\n"}] * 2)
-    explanation = explain_missing("ImportError: cannot import name 'helper' from 'vllm'", LoggedFacts())
-    assert explanation.changes == ()
-    assert "It is defined under a condition" in explanation.headline
-    assert explanation.import_check == "vllm.extra"
-
-
 def test_newer_caller_is_recommended(index):
     """If the next release of the caller does not use the missing name, it is recommended too."""
     message = "TypeError: LLM.__init__() got an unexpected keyword argument 'device'"

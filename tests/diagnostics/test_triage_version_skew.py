@@ -114,16 +114,6 @@ def test_generic_entry_after_the_index_has_no_fix(triage_lines):
     assert "transformers>=5.0.0" in fix_text(first.remedy)
 
 
-@each_case(CASES["existing_names"])
-def test_name_that_every_release_has_hides_another_failure(triage_lines, lines, module):
-    """If every release has the name, the fix is a command that shows the failed import, not another release."""
-    (finding,) = findings(triage_lines, "CMP906", *lines)
-    assert "an import inside it failed, an optional package is missing" in finding.title
-    (command,) = commands_of(finding.remedy.actions)
-    assert command.startswith("python -I -c")
-    assert f"{module}'" in command
-
-
 def test_requirements_with_thousands_of_ranges_take_less_than_5_s(triage_lines):
     """200 lines of 40 ranges take less than 5 s of CPU time; the fix says that no release was searched for."""
     ranges = [",".join(f"!={line}.{part}" for part in range(40)) for line in range(200)]
