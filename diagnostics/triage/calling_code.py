@@ -94,8 +94,8 @@ def describe_caller(
 ) -> CallingCode:
     """Return the code that uses a provider's name, with its release if the log has it; empty if the log shows none.
 
-    The deepest frame outside of the provider counts. If there is none, the text begins with "Probably" and names a
-    frame of a traceback without its end, the nearest file or module that a line names, or a program. Without
+    The deepest frame outside of the provider counts. If there is none, the text begins with "Probably" and names the
+    nearest file or module that a line names, or a program. Without
     `is_direct` the provider's own code may be the user, as of an attribute, so only the last frame is considered.
     """
     texts = join_releases([parse_line(raw).text for raw in log.lines_from(1, _MAX_LINES)])
@@ -110,11 +110,6 @@ def describe_caller(
     is_lazy_import = hit.traceback and hit.traceback.frames and not frames
     if not is_direct or is_lazy_import:
         return CallingCode()
-    cut = [path for traceback in log.cut_tracebacks for path, _ in without_wrappers(traceback.frames)]
-    for path in reversed(cut):
-        is_passing = {package_of(path), PurePath(path).stem} & _PASSING
-        if not is_passing and (text := _describe_file(path, provider, installed, texts)):
-            return CallingCode(f"Probably {text}{_OR_OTHER}", is_file=True)
     return next(_mentions(provider, hit, installed, texts), CallingCode())
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from diagnostics.api_index import query, store
-from diagnostics.api_index.name_releases import describe_spans
+from diagnostics.api_index import query
 from diagnostics.api_index.query import Release
 from diagnostics.findings import Certainty, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install
@@ -59,19 +58,8 @@ def _explain_symbol(match: re.Match[str], _hit: Hit, installed: Mapping[str, str
     state = f"has the {'new' if abi == 'old' else 'old'} one" if torch else "is another one"
     title = _TEXTS[f"abi_{abi}" if abi else "symbol"].format(name=name, torch=in_use, state=state)
     needed = _required_torch(package, release.partition("+")[0])
-    if needed and in_range(torch, f"=={needed}"):
-        return _TEXTS["variant"].format(name=name, torch=in_use), _TEXTS["variant_fix"].format(
-            package=package
-        )
-    if needed:
+    if needed and not in_range(torch, f"=={needed}"):
         return title, _TEXTS["pinned"].format(name=name, needed=needed), f"torch=={needed}"
-    releases = store.load(package).releases if torch else []
-    fitting = [item for item in releases if in_range(torch, f"=={_required_torch(package, item) or 0}")]
-    if fitting:
-        span = describe_spans(fitting, releases).removeprefix("in ")
-        advice = _TEXTS["fitting"].format(package=package, span=span, torch=torch)
-        several = f">={fitting[0]},<={fitting[-1]}"
-        return title, advice, package + (several if fitting[1:] else f"=={fitting[0]}")
     advice = _REBUILDS.get(package, _TEXTS["rebuild"]) + (_TEXTS[f"other_{abi}"] if abi else "")
     return title, advice.format(package=package, torch=in_use)
 
@@ -114,24 +102,6 @@ def _cuda_of_torch(release: str) -> str:
     return next(iter(re.findall(r"-cu(\d\d)\b", names)), "")
 
 
-def _explain_driver(match: re.Match[str], _hit: Hit, installed: Mapping[str, str]) -> tuple[str, ...]:
-    """Explain a driver that is older than the CUDA of the torch in use."""
-    torch, driver = installed.get("torch", ""), int(match["driver"])
-    facts = {
-        "torch": torch,
-        "brought": _cuda_of_torch(torch),
-        "supported": f"{driver // 1000}.{driver % 1000 // 10}",
-    }
-    if not facts["brought"] or not in_range(facts["brought"], f">{facts['supported']}"):
-        return ()
-    return _TEXTS["driver"].format(**facts), _TEXTS["driver_fix"].format(**facts)
-
-
-def _explain_toolkit(match: re.Match[str], _hit: Hit, _installed: Mapping[str, str]) -> tuple[str, ...]:
-    """Explain a build with a CUDA toolkit of another release than that of the torch in use."""
-    return tuple(_TEXTS[key].format(**match.groupdict()) for key in ("toolkit", "toolkit_fix"))
-
-
 def _package_of_file(path: str) -> str:
     """Return the package of a compiled module by its path or name; '' for a path that shows none.
 
@@ -153,7 +123,5 @@ _FUNCTIONS = {
     "symbol": _explain_symbol,
     "operator": _explain_symbol,
     "library": _explain_library,
-    "driver": _explain_driver,
-    "toolkit": _explain_toolkit,
 }
 _EXPLAINERS = [(re.compile(_TABLE["patterns"][name]), explain) for name, explain in _FUNCTIONS.items()]

@@ -20,7 +20,7 @@ from packaging.version import Version
 from diagnostics.api_index import query
 from diagnostics.api_index.packages import PACKAGES as INDEXED
 from diagnostics.findings import Certainty, Evidence, Finding, Severity
-from diagnostics.fixes import Fix, Install, Run
+from diagnostics.fixes import Fix, Install
 from diagnostics.frameworks import PACKAGES
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import Traceback
@@ -62,7 +62,6 @@ def _compile(pattern: str) -> re.Pattern[str]:
 _UV, _UV_MISSING, *_PATTERNS = map(_compile, (_TABLE["uv"], _TABLE["uv_missing"], *_TABLE["lines"]))
 _SEARCHED, _STATED = ([[*map(_compile, pair)] for pair in _TABLE[key]] for key in ("texts", "raised"))
 _REWORDED = [(_compile(item["pattern"]), item["as_pip"]) for item in _TABLE["reworded"]]
-_CLUSTER = re.compile(_TABLE["cluster"])
 _MAX_LINES, _MAX_EVIDENCE, _MAX_SENTENCE, _MAX_FITTING = 2000, 8, 4000, 20
 # Checks of a release against a specifier, which take about a microsecond each; known logs need some hundred.
 _MAX_CHECKS = 200_000
@@ -129,7 +128,6 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
     for requirement in requirements:
         by_name.setdefault(requirement.name, []).append(requirement)
     # Without an installed release, only two requirements on one package are a conflict.
-    yield from (finding for log in verdict.logs for finding in _other_cluster(log))
     conflicts = [items for items in by_name.values() if len(items) > 1 or items[0].is_unmet]
     conflicts = [items for items in conflicts if not all(item.is_warning for item in items)]
     if not conflicts:
@@ -171,17 +169,6 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
         tuple(item.evidence for items in conflicts for item in items)[:_MAX_EVIDENCE],
         Fix.of(" ".join([*fix, *steps]), *([Install(installable)] if installable else [])),
     )
-
-
-def _other_cluster(log: LogFacts) -> Iterator[Finding]:
-    """Yield a finding if Ray reports that its cluster and the process run in different environments."""
-    text = "\n".join(parse_line(raw).text for raw in log.lines_from(1, _MAX_LINES))
-    if match := _CLUSTER.search(text):
-        title = _TABLE["cluster_title"].format(*match.groups())
-        place = f"{log.source}:{text.count(chr(10), 0, match.start()) + 1}"
-        evidence = (Evidence(match[0].partition("\n")[0], place),)
-        fix = Fix.of(_TABLE["cluster_fix"], Run(("ray", "stop")))
-        yield Finding(_CODE, title, Severity.ERROR, Certainty.ESTABLISHED, "static", title, evidence, fix)
 
 
 def _broken_requirements(
@@ -352,8 +339,6 @@ def _read_requirements(log: LogFacts, installed: Mapping[str, str]) -> Iterator[
             specifier = parse_specifier(groups["range"].strip(" ,").replace(" and ", ","))
             name = canonicalize_name(groups.get("name", "python"))
             release = groups.get("found") or (installed.get(name, "") if is_raised else "")
-            if not user and ".dev" in groups["range"]:  # no user types such a build
-                user = next((it for it in installed if _requires(it, name)), "")
             offered = _describe_offered(groups, (groups.get("name"), groups["range"]) in missing)
             is_absent = " was not found and is required by " in match[0]
             if specifier is not None and (is_absent or not in_range(release, specifier)):
