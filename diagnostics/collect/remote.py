@@ -32,7 +32,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 _SOURCES = (
     "__init__.py", "collect/*.py", "collect/*.txt", "frameworks/__init__.py", "frameworks/*.toml", "hang/__init__.py",
     "hang/snapshot.py", "hang/collect/*.py", "hang/collect/*.txt", "memory_limit.py", "output/redact.py",
-    "output/redaction.toml", "process.py", "safe_io.py",
+    "output/redaction.toml", "output/secret_names.py", "process.py", "safe_io.py",
 )  # fmt: skip
 # A name that starts with a dash would be an option of ssh.
 _HOST = re.compile(

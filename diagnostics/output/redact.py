@@ -1,6 +1,6 @@
 """Replace secrets, and data that identifies a person or a machine, by placeholders.
 
-The rules in redaction.toml recognise secrets by their shape and by their key's name. After such a name, the other words
+The rules in redaction.toml recognise secrets by their shape and by their name (secret_names). After it, the other words
 of the line are masked, too, if they are unknown: known_words.txt has the words of messages, options and documents.
 Identities are users, hosts, mail, IP and hardware addresses, UUIDs, and this user's home folder. `mask` is for the
 user's own screen, `redact` for shared output, and `redact_path` for a path alone. Half of a secret is not recognised,
@@ -8,14 +8,13 @@ so texts are cut by `truncate` or `redact_tail`, not by a slice. A value that `r
 any name.
 
 No pattern may take time quadratic in the length of the text; tests/diagnostics/test_redact.py measures the time.
-The module runs on remote hosts, so it supports Python 3.10 and imports only the standard library and
-`diagnostics.frameworks`.
+The module runs on remote hosts, so it supports Python 3.10 and imports only the standard library,
+`diagnostics.frameworks` and `secret_names`.
 """
 
 import functools
 import html
 import ipaddress
-import json
 import os
 import re
 import sys
@@ -25,9 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.frameworks import FRAMEWORKS
-
-if sys.version_info >= (3, 11):  # noqa: UP036 - a remote host may have Python 3.10
-    import tomllib
+from diagnostics.output import secret_names
+from diagnostics.output.secret_names import Kind
 
 Match = re.Match[str]
 MASK = "<secret>"
@@ -41,20 +39,6 @@ _NUMBER = re.compile(r"\d[\d.,:/%eE+-]*(?:[;)\]}]{0,3}\Z|[,;&)\]}]{1,3}[a-zA-Z]\
 _IN_QUERY = re.compile(r"(?:[?&]|://|\\u0026|%26|%3f)[\w.;:/@#%-]{0,96}\Z", re.IGNORECASE)
 _SYLLABLE = re.compile(r"[a-z]{3,}")
 _CHANGE_OF_KIND = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[a-z0-9])|(?<=[0-9])(?=[A-Za-z])")
-_MACHINES = (
-    ".internal", ".local", ".lan", ".intranet", ".corp", ".localdomain", ".amazonaws.com", ".cloudapp.net",
-    ".cloudapp.azure.com", ".windows.net", ".azureml.ms", ".googleusercontent.com", ".oraclevcn.com", ".aliyuncs.com",
-    ".onion", ".runpod.net", ".vast.ai", ".lambdalabs.com", ".coreweave.cloud", ".cluster",
-    ".run.app", ".ngrok.io", ".ngrok-free.app", ".modal.run", ".novalocal", ".home.arpa", ".ts.net",
-)  # fmt: skip
-_COMPANY_DOMAINS = (
-    ".com", ".edu", ".net", ".org", ".gov", ".cn", ".de", ".fr", ".jp", ".uk", ".ch", ".kr", ".in", ".au", ".ca",
-)  # fmt: skip
-_PUBLIC_SITES = (
-    ".github.com", ".github.io", ".githubusercontent.com", ".huggingface.co", ".pytorch.org", ".readthedocs.io",
-    "developer.nvidia.com", "docs.nvidia.com", ".ngc.nvidia.com", "pypi.nvidia.com", ".python.org", ".pypi.org",
-    ".pythonhosted.org", ".example.com", ".example.org",
-)  # fmt: skip
 _RELEASE = re.compile(
     r"(?i)(?:\b(?:version|release|driver|libcu\w{1,16}|cu[bds]\w{1,16}|cuda\w{0,8}|nccl|nv\w{2,16}|torch"
     r"|[\w-]{1,24}-cu\d\d))[ v\"'=(]{1,3}\Z"
@@ -95,6 +79,48 @@ class Rule:
             return re.compile(_POSSESSIVE.sub("", self._source), self._flags)
         return re.compile(self._source, self._flags)
 
+    def sub(self, text: str) -> str:
+        """Replace all matches in a text."""
+        return self.pattern.sub(self.replacement, text)
+
+
+class ValueRule(Rule):
+    """A rule for the values after the names of secrets; its pattern is what stands between a name and its value.
+
+    The names are found before this pattern is tried, so a name in another's value is found, too.
+    """
+
+    def __init__(self, entry: dict[str, Any]) -> None:
+        needs, self._is_plain = _needs(entry, "{KEY_TEXTS}"), "value" not in entry
+        ending = entry.get("value", "{WHOLE}|{UNQUOTED}")
+        between = f"(?P<label>{_expand(entry['pattern'])})" + _expand("{HARMLESS}")
+        super().__init__(f"{between}(?P<value>{_expand(ending)})", flags=re.IGNORECASE, needs=needs)
+        self._short = Rule(between + _expand("(?P<value>{WHOLE}|{VALUE})"), flags=re.IGNORECASE)
+        self._least = Kind[entry.get("least", "SHORT")]
+        self._before = Rule(entry.get("before", ""), flags=re.IGNORECASE)
+
+    def sub(self, text: str) -> str:
+        """Replace the values after the names of secrets."""
+        parts, done, harmless_end = [], 0, 0
+        for start, end, name, kind in _names(text):
+            if (
+                kind < self._least
+                or start < done
+                or not self._before.pattern.search(text, max(0, start - 64), start)
+            ):
+                continue
+            # Punctuation ends the values after a harmless one, lest each name there take time for all the rest.
+            is_short = self._is_plain and start < harmless_end
+            match = whole_match = (self._short if is_short else self).pattern.match(text, end)
+            if whole_match and self._is_plain and _is_in_brackets(text, start, whole_match.start("value")):
+                match = self._short.pattern.match(text, end)
+            if match and (not self._is_plain or _is_value(name, kind, match)):
+                parts += [text[done : match.start("value")], MASK]
+                done = match.end()
+            elif whole_match:
+                harmless_end = max(harmless_end, whole_match.end())
+        return "".join(parts) + text[done:]
+
 
 def _mask_unless_revision(match: Match) -> str:
     """Mask a token, unless it is a git revision: 40 characters after a word such as `commit`."""
@@ -133,23 +159,62 @@ def _mask_options(match: Match) -> str:
     return match["program"] + rule.pattern.sub(rule.replacement, match["arguments"])
 
 
-def _mask_value(match: Match) -> str:
-    """Mask a value; under a name that is not of a password, numbers and words after a weak separator stay."""
-    label, value = match["label"], match["value"]
-    is_harmless = _NUMBER.match(value) or (match.groupdict().get("weak") and value.isalpha())
-    return match[0] if is_harmless and "pass" not in label.lower() else f"{label}{MASK}"
+# What shows before or after a name that it is a name, not a word of a sentence.
+_QUOTED = re.compile(r"""(?:<|\b(?:name|key)=\\{0,3}['"]|(?<![:=]['"])(?<![:=] ['"])(?<=['"]))\Z""")
+_IN_OPTION = re.compile(r"(?<![\w-])--?\Z|\(b?['\"]\Z")
+_AFTER_QUOTE = re.compile(r"""\\{0,3}['"]\s?[=:,>\]](?!\s?(?:true|false|null|\d{1,5}\b))|>""")
+_TEXT_AFTER = re.compile(r"""['"]\W{1,5}['"]""")
+# The words before a name that can be one word of several, as in `api key`.
+_SPLIT_NAME = re.compile(r"(?i)(?:keys?|tokens?|passe|word|phrase|code|pass)\Z")
+_WORDS_BEFORE = re.compile(r"(?<![\w.-])(?:[^\W\d_]{2,24}[ ]){1,2}\Z")
 
 
-def _mask_unquoted(match: Match) -> str:
-    """Mask a value up to the next blank, unless it is in a URL or in brackets, where punctuation can end it."""
-    start, value_start = match.span("label")
-    before = match.string[max(0, start - 256) : start].rpartition("\n")[2]
-    line = (before + match.string[start:value_start]).rstrip("[({")
+@functools.lru_cache(4)
+def _names(text: str) -> list[tuple[int, int, str, Kind]]:
+    """Return each name in a text that may be that of a secret: its place, the name in small letters, and its kind."""
+    names = []
+    for match in _NAME.pattern.finditer(text):
+        (start, end), name = match.span("name"), match["name"]
+        if _SPLIT_NAME.match(name) and (words := _WORDS_BEFORE.search(text, max(0, start - 48), start)):
+            name = words[0] + name
+        # `-D` is Java's option for a setting.
+        name = name[1:] if name[0] == "D" and text[start - 1 : start] == "-" else name
+        kind, name = secret_names.name_kind(name), name.lower()
+        if kind in (Kind.AMBIGUOUS, Kind.SHORT) and name.isalpha():
+            before = text[max(0, start - 12) : start]
+            is_option = not name.startswith("key") and _IN_OPTION.search(before)
+            is_short = kind == Kind.SHORT or name in ("pat", "ak", "sk")
+            is_quoted = is_short and _QUOTED.search(before) and _AFTER_QUOTE.match(text, end)
+            kind = Kind.SECRET if before[-1:] in ("?", "&") or is_option or is_quoted else kind
+        if kind >= Kind.SHORT or name.endswith("auth"):
+            names.append((start, end, name, kind))
+    return names
+
+
+def _is_in_brackets(text: str, start: int, value_start: int) -> bool:
+    """Return whether a value is in a URL or in brackets, where punctuation can end it; others end at a blank."""
+    before = text[max(0, start - 256) : start].rpartition("\n")[2]
+    line = (before + text[start:value_start]).rstrip("[({")
     for quote in "'\"":
         if line.count(quote) % 2:
             line = line.rpartition(quote)[2]
-    in_brackets = sum(map(line.count, "([{")) > sum(map(line.count, ")]}"))
-    return match[0] if in_brackets or _IN_QUERY.search(before) else _mask_value(match)
+    return bool(sum(map(line.count, "([{")) > sum(map(line.count, ")]}")) or _IN_QUERY.search(before))
+
+
+def _is_value(name: str, kind: Kind, match: Match) -> bool:
+    """Return whether a value can be a secret: a number only of a password, and a common word of no loose name."""
+    value = match["value"]
+    if _NUMBER.match(value) or (match.groupdict().get("weak") and value.isalpha()):
+        return secret_names.is_password_name(name) and (len(value) > 5 or len(name) > 4)
+    return kind == Kind.SECRET or not secret_names.is_common(value)
+
+
+def _mask_if_named(match: Match) -> str:
+    """Mask a value whose name, which stands before or after it, is that of a secret."""
+    value = match[0][match.end("label") - match.start() :]
+    is_harmless = _NUMBER.match(value) and not secret_names.is_password_name(match["name"])
+    is_secret = any(kind >= Kind.SHORT for *_, kind in _names(f"<{match['name']}>"))
+    return f"{match['label']}{MASK}" if is_secret and not is_harmless else match[0]
 
 
 # A word of a line, and what is harmless: a plain word, a number, an address in memory, an option, a reference to a
@@ -167,46 +232,63 @@ _COUNTED = re.compile(
 _UNIT = re.compile(
     r"(?i)\s?(?:[%/]|(?:[kmgt]i?b?|bytes|tokens?|steps?|samples?|rows?|lines?|files|items|objects|entries|users|params|char\w*|times|attempts|m?s|seconds|minutes)\b)"
 )
-_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
-@functools.cache
-def _known_words() -> frozenset[str]:
-    """Return the words of messages, options and documents; none where the file is missing, as on a remote host."""
-    path = Path(__file__).with_name("known_words.txt")
-    return frozenset(path.read_text(encoding="utf-8").split() if path.exists() else ())
-
-
-def _is_known(word: str) -> bool:
-    """Return whether all parts of a word that have letters are known, but for a few parts of one or two letters."""
-    parts = [part.lower() for part in _PART.findall(word)]
-    short = sum(len(part) < 3 for part in parts)
-    known = sum(len(part) > 2 and part in _known_words() for part in parts)
-    return short + known == len(parts) and short <= known + 1 and sum(map(str.isdigit, word)) <= 8
+def _labels(line: str) -> tuple[int, int]:
+    """Return where the first name of a secret ends in a line, and the first that a number can follow; -1 if none."""
+    first = -1
+    for start, end, name, kind in _names(line):
+        is_folder = name.endswith("s") and line[end : end + 1] == "/"
+        if not is_folder and (kind != Kind.SHORT or name not in ("pass", "pwd")):
+            first = end if first < 0 else first
+            is_marked = _TEXT_AFTER.match(line, end) or _IN_OPTION.search(line, max(0, start - 4), start)
+            if kind >= Kind.SHORT and (is_marked or kind != Kind.LOOSE or not name.endswith("token")):
+                return first, end
+    return first, -1
 
 
 def _mask_unknown_words(match: Match) -> str:
-    """Mask the words of four or more characters that are unknown, so that they may be a secret.
+    """Mask the words after a name of a secret that are unknown, in its line and in the indented lines below.
 
     >>> mask("password of ada (staging): Tulip9Kestrel is not valid")
     'password of ada (staging): <secret> is not valid'
     """
-    if not _known_words():
+    if not secret_names.known_words():
         return match[0]
-    whole, start = match.string, match.start("words")
-    label = _NUMBER_LABEL.pattern.search(whole, match.start(), match.end())
+    lines, remaining, indent, number = match[0].split("\n"), 0, "", -1
+    for at, line in enumerate(lines):
+        if remaining and line.startswith(indent) and line[len(indent) :].startswith((" ", "\t", "- ")):
+            lines[at], remaining = _mask_words(line, 0, min(number, 0)), remaining - 1
+            continue
+        remaining, lowered = 0, line.lower()
+        end, number = _labels(line) if any(map(lowered.__contains__, _KEY_TEXTS)) else (-1, -1)
+        if end >= 0:
+            lines[at] = _mask_words(line, end, number)
+            # A name at the end of its line can be one of a text with line breaks.
+            indent = line[: max(0, len(line) - len(line.lstrip(" \t")) - (not line[end:].strip()))]
+            remaining = 64 if len(line) - end <= 64 else 0
+    return "\n".join(lines)
+
+
+def _mask_words(line: str, first: int, number: int) -> str:
+    """Mask the words of four or more characters after a place that are unknown, and after another also long numbers."""
 
     def mask_word(word: Match) -> str:
         text = word[0].rstrip(".!?")
-        is_harmless = len(text) < 4 or _HARMLESS_WORD.fullmatch(text) or not text.isascii() or _is_known(text)
-        if is_harmless and label and label.end() <= start + word.start() and _LONG_NUMBER.fullmatch(text):
-            end = start + word.start() + len(text)
-            counted = _COUNTED.search(whole[max(0, end - len(text) - 80) : end - len(text)])
-            is_option = counted and not _NUMBER_LABEL.pattern.search(f";{counted['name'] or ''}=")
-            is_harmless = bool(is_option or _UNIT.match(whole, end))
+        is_harmless = (
+            len(text) < 4
+            or _HARMLESS_WORD.fullmatch(text)
+            or not text.isascii()
+            or secret_names.is_known(text)
+        )
+        if is_harmless and 0 <= number <= first + word.start() and _LONG_NUMBER.fullmatch(text):
+            start, end = first + word.start(), first + word.start() + len(text)
+            counted = _COUNTED.search(line[max(0, start - 80) : start])
+            is_option = counted and not secret_names.is_secret_name(counted["name"] or "")
+            is_harmless = bool(is_option or _UNIT.match(line, end))
         return word[0] if is_harmless else MASK + word[0][len(text) :]
 
-    return whole[match.start() : start] + _LINE_WORD.sub(mask_word, match["words"])
+    return line[:first] + _LINE_WORD.sub(mask_word, line[first:])
 
 
 def _redact_mail(match: Match) -> str:
@@ -225,9 +307,9 @@ def _redact_ipv4(match: Match) -> str:
 def _redact_host(match: Match) -> str:
     """Redact a name below a domain of machines or companies, but keep well-known public sites."""
     name = match[0].removesuffix(".").lower()
-    is_public = name.count(".") < 2 or name.endswith(_PUBLIC_SITES)
-    at_company = name.endswith(_COMPANY_DOMAINS) and not is_public
-    return "<host>" if at_company or name.endswith(_MACHINES) else match[0]
+    machines, companies, public_sites = (tuple(text.split()) for text in _TABLE["domains"].values())
+    at_company = name.count(".") > 1 and name.endswith(companies) and not name.endswith(public_sites)
+    return "<host>" if at_company or name.endswith(machines) else match[0]
 
 
 def _redact_ipv6(match: Match) -> str:
@@ -242,19 +324,11 @@ def _redact_ipv6(match: Match) -> str:
     return match[0] if address.is_loopback or address.is_unspecified else "<address>"
 
 
-def _read_table() -> dict[str, Any]:
-    """Read redaction.toml; on a remote host it arrives as JSON."""
-    path = Path(__file__).with_name("redaction.json")
-    if path.exists():
-        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return document
-    return tomllib.loads(path.with_suffix(".toml").read_text(encoding="utf-8"))
-
-
-_TABLE = _read_table()
+_TABLE = secret_names.read_table()
 _FRAGMENTS = {
     "PROGRAMS": "|".join(name for names in _TABLE["options"] for name in names.split()),
     "FRAMEWORKS": "|".join(FRAMEWORKS),
+    "STATES": "|".join(_TABLE["words"]["states"].split()),
 }
 
 
@@ -266,7 +340,9 @@ def _expand(text: str | list[str]) -> str:
 # A fragment can contain earlier ones.
 for _name, _text in _TABLE["fragments"].items():
     _FRAGMENTS[_name] = _expand(_text)
+_NAME, _KEY_TEXTS = Rule(_expand("{LABEL}")), tuple(_FRAGMENTS["KEY_TEXTS"].split())
 _FUNCTIONS: dict[str, Callable[[Match], str]] = {
+    "mask_if_named": _mask_if_named,
     "mask_if_random": _mask_if_random,
     "mask_if_random_part": _mask_if_random_part,
     "mask_options": _mask_options,
@@ -285,29 +361,25 @@ _PROGRAMS = {
 }
 
 
+def _needs(entry: dict[str, Any], default: str = "") -> str:
+    """Return the texts of which every match of an entry contains one."""
+    return _expand(entry.get("needs", default)).replace("|", " ")
+
+
 def _make_rules(entries: list[dict[str, Any]]) -> tuple[Rule, ...]:
     """Return the rules of a table, in order."""
     rules: list[Rule] = []
     for entry in entries:
-        pattern = _expand(entry["pattern"])
         if entry.get("is_label"):
-            rules += _value_rules(pattern)
+            rules.append(ValueRule(entry))
             continue
         flags = sum({"i": re.IGNORECASE, "m": re.MULTILINE}[name] for name in entry.get("flags", ""))
         replacement = _FUNCTIONS[entry["function"]] if "function" in entry else entry.get("replacement", MASK)
-        needs = _expand(entry.get("needs", "")).replace("|", " ")
-        rules.append(Rule(pattern, replacement, flags, needs, is_path="is_path" in entry))
+        rules.append(
+            Rule(_expand(entry["pattern"]), replacement, flags, _needs(entry), is_path="is_path" in entry)
+        )
         rules[-1].is_token = "{EDGE}" in "".join(entry["pattern"])
     return tuple(rules)
-
-
-def _value_rules(label: str) -> tuple[Rule, Rule]:
-    """Return the rules for the values after a label: unquoted ones up to a blank, and those in URLs and brackets."""
-    start, needs = _expand(f"(?P<label>{label}){{HARMLESS}}"), _FRAGMENTS["KEY_TEXTS"]
-    return (
-        Rule(start + _expand("(?P<value>{WHOLE}|{UNQUOTED})"), _mask_unquoted, re.IGNORECASE, needs),
-        Rule(start + _expand("(?P<value>{WHOLE}|{VALUE})"), _mask_value, re.IGNORECASE, needs),
-    )
 
 
 _SECRETS, _IDENTITY = _make_rules(_TABLE["secret"]), _make_rules(_TABLE["identity"])
@@ -349,8 +421,6 @@ _IDENTIFIER, _BRACKETS = re.compile(r"\w+"), "()[]{}<>.!?`*|"
 _CODED = re.compile(
     r"\x1b\[[\d;]{0,16}m|\\(?:(?:u|x(?=[\da-f]{2}[^\da-f]))([\da-fA-F]{2,4})|([\"'\\/])|[nrt])"
 )
-_NUMBER_LABEL = Rule(_expand("{NUMBER_LABELS}"), flags=re.IGNORECASE)
-_SECRET_NAME = Rule(_expand("{SECRET_NAMES}"), flags=re.IGNORECASE)
 
 
 def remember_secret(name: str, value: Any) -> None:
@@ -365,8 +435,7 @@ def remember_secret(name: str, value: Any) -> None:
     if isinstance(value, dict | list):
         for key, item in value.items() if isinstance(value, dict) else ((name, item) for item in value):
             remember_secret(str(key), item)
-    elif isinstance(value, str | int | float) and _SECRET_NAME.pattern.search(f"{name}= {name[:-1]}="):
-        # The plural, in brackets, is the name of a collection of secrets.
+    elif isinstance(value, str | int | float) and secret_names.is_secret_name(name):
         text = str(value)
         start = text[:100]
         forms = (f"{name}=[{start}]", f"{name}={start!r}")
@@ -392,7 +461,9 @@ def remember_line(text: str) -> None:
         words = {word for one in (_WORD, _LINE_WORD, _IDENTIFIER) for word in one.findall(form)}
         for word in words | {word.strip(_BRACKETS) for word in words}:
             parts = {*_IDENTIFIER.findall(word)}
-            is_common = _PLAIN.fullmatch(word) or (_is_known(word) and not _LONG_NUMBER.fullmatch(word))
+            is_common = _PLAIN.fullmatch(word) or (
+                secret_names.is_known(word) and not _LONG_NUMBER.fullmatch(word)
+            )
             # In `//ada:password@host` the host stays.
             if parts and lost.keys() >= parts and not is_common:
                 _REMEMBERED.add(word)
@@ -571,7 +642,7 @@ def _apply_rule(rule: Rule, text: str) -> str:
     for separates in (rule.is_token, not rule.is_token):
         before = _separate(text) if separates else text
         if before != text or not separates:
-            changed = rule.pattern.sub(rule.replacement, before)
+            changed = rule.sub(before)
             text = text if changed == before else changed.replace(_SEPARATOR, "") if separates else changed
     return text
 
