@@ -229,7 +229,7 @@ def resolve(releases: Sequence[Release]) -> Resolution:
         return Resolution(True, f"{len(done.output.splitlines())} packages, Python {python}")
     message = mask(truncate(uv.error_line(done.errors), 600))
     if source := re.search(r"([\w.-]+)(?:==\S+)? ha(?:s|ve) no usable wheels", message):
-        message = f"{source[1]} has no wheels, and is not built for this question; pip or uv builds it"
+        message = f"{source[1]} has no wheels; the command builds it, which was not tried"
     return Resolution(False if "No solution found" in done.errors and not source else None, message)
 
 
