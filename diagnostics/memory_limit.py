@@ -1,10 +1,11 @@
 """Limit the memory of a command, so that a small hostile input cannot fill the machine's memory.
 
-`limit_memory` sets the limit. Programs inherit it, so `process.start` calls `restore_limit` for what it starts.
+`limit_memory` sets the limit. Programs inherit it, so `process.start` starts them in the body of `without_limit`.
 """
 
 import contextlib
 import resource
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from diagnostics.collect.processors_and_memory import collect_memory
 
 _SHARE = 0.75
 _STATM = Path("/proc/self/statm")
-# The limits (soft, hard) from before `limit_memory`, in its body.
-_limits_before: list[tuple[int, int]] = []
+# In the body of `limit_memory`: the limits (soft, hard) from before it, and its own.
+_limits: list[tuple[tuple[int, int], tuple[int, int]]] = []
+_changing = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -32,16 +34,26 @@ def limit_memory() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limits = (used + int(_SHARE * max(free, 0) * 1e9), soft, hard)
     limit = min(size for size in limits if size != resource.RLIM_INFINITY)
-    _limits_before.append((soft, hard))
+    _limits.append(((soft, hard), (limit, hard)))
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_DATA, _limits_before.pop())
+        resource.setrlimit(resource.RLIMIT_DATA, _limits.pop()[0])
 
 
-def restore_limit(pid: int) -> None:
-    """Give a program that this process started the limit from before `limit_memory`; not if it runs as another user."""
-    if _limits_before:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            resource.prlimit(pid, resource.RLIMIT_DATA, _limits_before[-1])
+@contextlib.contextmanager
+def without_limit() -> Iterator[None]:
+    """Give this process the limit from before `limit_memory` in the body, in which it starts a program.
+
+    The program must inherit it: what it forks, and a program of another user, cannot be given a limit later.
+    """
+    with _changing:
+        before, own = _limits[-1] if _limits else ((0, 0), (0, 0))
+        if _limits:
+            resource.setrlimit(resource.RLIMIT_DATA, before)
+        try:
+            yield
+        finally:
+            if _limits:
+                resource.setrlimit(resource.RLIMIT_DATA, own)

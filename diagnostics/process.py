@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from diagnostics import safe_io
-from diagnostics.memory_limit import restore_limit
+from diagnostics.memory_limit import without_limit
 from diagnostics.output.redact import mask, truncate
 
 GRACE_S = 5.0
 """Seconds between SIGTERM and SIGKILL for a process group."""
 MAX_OUTPUT_BYTES = 32 << 20
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+FORWARDED = tuple(getattr(signal, f"SIG{name}") for name in ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2"))
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ def start(
         streams: stdin, stdout, stderr as `subprocess.Popen` takes them; standard input is empty by default.
     """
     streams.setdefault("stdin", subprocess.DEVNULL)
-    process = subprocess.Popen(list(command), env=env, cwd=cwd, start_new_session=True, **streams)
-    restore_limit(process.pid)
+    with without_limit():
+        process = subprocess.Popen(list(command), env=env, cwd=cwd, start_new_session=True, **streams)
     if address_space is not None:
         # From here, because `preexec_fn` can deadlock in a process with threads. AttributeError: no Linux.
         with contextlib.suppress(ProcessLookupError, PermissionError, AttributeError):

@@ -14,6 +14,7 @@ from diagnostics import safe_io
 from diagnostics.collect.blocking_reads import UNANSWERED, list_pids, read_process_file
 from diagnostics.collect.metadata_validation import is_package_version
 from diagnostics.collect.search_path import working_folder
+from diagnostics.output.redact import remember_host
 
 _PORT = re.compile(r"--gcs_server_port=(\d+)")
 _ADDRESS = re.compile(r"--gcs-address=(\S+)")
@@ -45,6 +46,8 @@ def collect(environ: Mapping[str, str]) -> tuple[RayTraces, ...]:
     if not os.path.isdir(folder):  # noqa: PTH112 - False where the folder may not be entered
         return ()
     current, running = _read_file(folder, "ray_current_cluster").strip(), _running_clusters()
+    for address in (current, *(running or ())):
+        remember_host(address.rpartition(":")[0])
     return (RayTraces(str(folder), current, _release(folder), running, tuple(sorted(UNANSWERED)[:20])),)
 
 

@@ -606,7 +606,7 @@ def redact_path(path: str) -> str:
     >>> redact_path("/home/ada/run/train.py")
     '/home/<user>/run/train.py'
     """
-    return _apply(_FOLDERS, path)
+    return _apply(_FOLDERS, _redact_own_names(path))
 
 
 def name_below(path: Path, folder: Path) -> str:

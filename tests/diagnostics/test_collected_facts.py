@@ -14,6 +14,7 @@ from diagnostics.collect import elf, env_vars, gpus, processors_and_memory, ray_
 from diagnostics.collect import facts as collection
 from diagnostics.collect.gpus import Gpu
 from diagnostics.doctor.node_query import decode_facts
+from diagnostics.output.redact import forget_secrets, redact
 from diagnostics.output.text_filters import redact_for_sharing
 from tests.case_files import each_case, read_cases
 
@@ -115,9 +116,11 @@ def test_ray_session_address_and_release_are_read(tmp_path):
     session.mkdir(parents=True)
     (session / "usage_stats.json").write_text('{"ray_version": "2.44.1"}')
     (tmp_path / "ray" / "session_latest").symlink_to(session)
-    (tmp_path / "ray" / "ray_current_cluster").write_text("10.0.0.1:6379\n")
+    (tmp_path / "ray" / "ray_current_cluster").write_text("bluefin01:6379\n")
     (known,) = ray_traces.collect({"TMPDIR": str(tmp_path)})
-    assert (known.current, known.release) == ("10.0.0.1:6379", "2.44.1")
+    assert (known.current, known.release) == ("bluefin01:6379", "2.44.1")
+    assert redact(f"the cluster {known.current}") == "the cluster <host>:6379"
+    forget_secrets()
     # Who came first may write there: pip would take this release as the folder /tmp/x.
     (session / "usage_stats.json").write_text('{"ray_version": "2.44.1/../../tmp/x"}')
     assert ray_traces.collect({"TMPDIR": str(tmp_path)})[0].release == ""

@@ -31,8 +31,10 @@ def test_programs_are_started_with_the_limits_of_the_shell():
     try:
         with limit_memory():
             assert resource.getrlimit(resource.RLIMIT_DATA) < own
-            with process.start(["cat"], stdin=subprocess.PIPE) as program:
-                assert resource.prlimit(program.pid, resource.RLIMIT_DATA) == own
+            # What a program forks at once has them, too.
+            done = [process.run(["sh", "-c", "(ulimit -Sd)"], timeout_s=60) for _ in range(20)]
+            assert resource.getrlimit(resource.RLIMIT_DATA) < own
+        assert {item.output.strip() for item in done} == {str(own[0] >> 10)}
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diagnostics
+from diagnostics.logs.tracebacks import short_path
 from diagnostics.output.redact import (
     forget_secrets,
     mask,
@@ -220,3 +221,11 @@ def test_redaction_of_long_texts_takes_at_most_1_2_s():
 
 def test_harmless_texts_are_unchanged():
     assert [text for text in TABLES["harmless"] if redact(text) != text] == []
+
+
+def test_path_in_the_own_home_folder_of_any_shape_is_shortened_without_the_user(monkeypatch):
+    """Both functions cut paths, so that the rest does not show that it was in the home folder."""
+    monkeypatch.setenv("HOME", "/storage/group7/x/jsmith3")
+    path = Path.home() / "train.py"
+    shown = [short_path(str(path)), redact(name_below(path, path.parent.parent))]
+    assert [text for text in shown if "jsmith3" in text] == []
