@@ -63,6 +63,7 @@ class Explanation:
         is_open: Whether the message does not decide which code was called, or which side is at fault.
         is_uncertain: Whether another cause is as likely.
         code: The code that uses the name, in words; '' if the log does not show it.
+        engine: The range of vLLM that has a model and allows `changes`, if the log shows no release of vLLM; else ''.
         is_use_shown: Whether the log shows the file that uses the name, or the arguments of the call.
     """
 
@@ -79,6 +80,7 @@ class Explanation:
     is_uncertain: bool = False
     code: str = ""
     is_use_shown: bool = False
+    engine: str = ""
 
     @property
     def provider(self) -> str:
@@ -215,7 +217,9 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
     changes = _changes(releases, caller, callers, log.installed)
     is_absent = use.kind == "name" and not having
     note = ADVICE["absent"].format(provider=provider, oldest=releases.indexed[0]) if is_absent else ""
-    engine = _engine_sentence(use.path[0]) if use.kind == "model_type" and not releases.has_installed else ""
+    engine = ("", "")
+    if use.kind == "model_type" and not releases.has_installed:
+        engine = _engine_releases(use.path[0], releases)
     is_direct = use.kind == "name" or (use.kind == "argument" and len(use.path) == 1)
     is_code = use.kind not in {"registered", "model_type"} and "Model architectures" not in message
     code, is_file = log.describe_caller(provider, is_direct) if is_code else CallingCode()
@@ -226,7 +230,7 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
         releases.describe_release_in_use(is_removed=use.kind == "registered"),
         _calling_sentence(releases, caller, callers, code),
         note,
-        engine,
+        engine[0],
     )
     # The release in the log has the name: the index shows no cause.
     fits = releases.has_installed and use.kind != "registered"
@@ -236,6 +240,7 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
         releases.side_and_ranges[0], changes, caller, callers,
         is_uncertain=(not having and not caller) or fits, code=code,
         is_use_shown=is_file or use.kind in {"argument", "positional", "without"},
+        engine="" if "vllm" in log.installed else engine[1],
     )  # fmt: skip
 
 
@@ -277,13 +282,21 @@ def _changes(
     return (*changes, *filter(None, (item.change(installed, caller, direction) for item in callers)))
 
 
-def _engine_sentence(model_type: str) -> str:
-    """Return a sentence on the releases of vLLM that have a model, which an engine needs, too; '' if unknown."""
-    releases = NameReleases(
-        "vllm", tuple(query.releases_with("vllm", Use("name", f"{_VLLM_MODELS}.{model_type}", ""))[0])
-    )
-    spans = describe_spans(releases.having, releases.indexed)
-    return f"An inference engine needs the model, too: vllm has it {spans}." if spans else ""
+def _engine_releases(model_type: str, releases: NameReleases) -> tuple[str, str]:
+    """Return a sentence on the releases of vLLM that have a model, and the range of those that allow a transformers."""
+    vllm, models = store.load("vllm").releases, (model_type, model_type.removesuffix("_moe"))
+    found = (query.releases_with("vllm", Use("name", f"{_VLLM_MODELS}.{item}", ""))[0] for item in models)
+    having = next(filter(None, found), [])
+    providers = [query.Release(releases.package, item) for item in releases.having]
+    fitting = [
+        it for it in having if any(query.is_in_ranges(query.Release("vllm", it), item) for item in providers)
+    ]
+    if not fitting:
+        return "", ""
+    sentence = f"An inference engine needs the model, too: vllm has it {describe_spans(having, vllm)}"
+    if fitting != having:
+        sentence += f", and allows such a {releases.package} {describe_spans(fitting, vllm)}"
+    return f"{sentence}.", f"vllm>={fitting[0]}"
 
 
 def _calling_sentence(

@@ -50,12 +50,16 @@ class FitCheck:
         releases = query.find_releases(self._package, "")
         companions = [Release(name, version) for name, version in installed.items() if name != self._package]
         if self._package in installed:
-            # A contradiction that the installed release has, too, is not the one to solve. The release before it
+            # A missing name that the installed release lacks, too, is not the one to solve. The release before it
             # stands for one that is not in the index.
             in_use = installed[self._package]
             older = (item for item in releases if Version(item) <= Version(in_use))
             present = Release(self._package, next(older, in_use))
-            companions = [it for it in companions if it.package == caller or not _contradict(it, present)]
+            companions = [
+                it
+                for it in companions
+                if it.package == caller or not _contradict(it, present) or not _in_ranges(it, present)
+            ]
         self._others = companions
         # Packages whose requirements the installed releases do not meet anyway.
         self._unmet = {
@@ -80,8 +84,9 @@ class FitCheck:
             return f"{self._package}>={releases[-1]}" if is_narrower else self._change
         if "<" in self._change or "==" in self._change:
             newest = next((item for item in releases[:_MAX_TRIED] if not self._problems(item)), "")
-            least = f">={releases[-1]}," if ">" in self._change else ""
-            return f"{self._package}{least}<={newest}" if newest else ""
+            if newest or ">" not in self._change:
+                least = f">={releases[-1]}," if ">" in self._change else ""
+                return f"{self._package}{least}<={newest}" if newest else ""
         oldest_first = releases[::-1]
         tried = (at for at, item in enumerate(oldest_first[:_MAX_TRIED]) if not self._problems(item))
         if (first := next(tried, None)) is None:
@@ -91,20 +96,36 @@ class FitCheck:
         return f"{self._package}>={fitting[0]},<={last}"
 
     def with_other_packages(self) -> str:
-        """Return the requirement with the packages that contradict its nearest release; '' if there are none."""
-        nearest = self._newest_first[-1 if ">" in self._change else 0 :][:1]
-        problems = (
-            [self._companion(name, nearest[0]) for name in self._problems(nearest[0])] if nearest else []
-        )
-        return f"{self._change} with {' and '.join(problems)}" if problems else ""
+        """Return the requirement with releases of the packages that contradict it; '' if there are none.
+
+        The nearest release counts for which they have fitting ones, or the nearest at all if there is none.
+        """
+        nearest = (self._newest_first[::-1] if ">" in self._change else self._newest_first)[:_MAX_TRIED]
+        change, is_nearest = self._change, True
+        for version in nearest:
+            if not is_nearest:
+                change = f"{self._package}{'>=' if '>' in self._change else '<='}{version}"
+            companions = [self._companion(name, version) for name in self._problems(version)]
+            if companions and all(companions):
+                return f"{change} with {' and '.join(companions)}"
+            is_nearest = False
+        others = [f"another {name} that fits" for name in self._problems(nearest[0])] if nearest else []
+        return f"{self._change} with {' and '.join(others)}" if others else ""
 
     def _companion(self, name: str, version: str) -> str:
-        """Return a requirement on another package that fits a release: its release nearest in time that does."""
+        """Return a requirement on another package that fits a release: its release nearest in time; '' if none fits."""
         release = Release(self._package, version)
         candidates = [Release(name, item) for item in query.find_releases(name, "")]
+        candidates = [item for item in candidates if _in_ranges(item, release)]
         candidates.sort(key=lambda item: abs(query.upload_day(item) - query.upload_day(release)))
-        fitting = (item for item in candidates[:_MAX_TRIED] if not _contradict(item, release))
-        return next((f"{name}=={item.version}" for item in fitting), f"another {name} that fits")
+        # Without an upper bound, an old package allows releases that came long after it.
+        fitting = (
+            item
+            for item in candidates[:_MAX_TRIED]
+            if not (query.plain_ranges(item, self._package) and query.compatibility(item, release).is_later)
+            and not _contradict(item, release)
+        )
+        return next((f"{name}=={item.version}" for item in fitting), "")
 
     def _problems(self, version: str) -> list[str]:
         """Return the packages whose installed releases contradict a release."""
@@ -117,14 +138,19 @@ class FitCheck:
         ]
 
 
+def _in_ranges(first: Release, second: Release) -> bool:
+    """Return whether each of two releases is in the ranges that the other one requires."""
+    return query.is_in_ranges(first, second) and query.is_in_ranges(second, first)
+
+
 def _contradict(first: Release, second: Release) -> bool:
     """Return whether required ranges, a published run, or names missing at import contradict two releases.
 
     Names that only experimental files use do not count.
     """
+    if not _in_ranges(first, second):
+        return True
     for user, provider in ((first, second), (second, first)):
-        if not query.is_in_ranges(user, provider):
-            return True
         pair = query.compatibility(user, provider)
         if pair.run == "fails" or any(_EXPERIMENTAL not in item.use.file for item in pair.at_import):
             return True

@@ -101,10 +101,18 @@ class NameReleases:
         return "" if newer and older else "too old" if newer else "too new", (*older, *newer)
 
     def _neighbours(self, first: str, last: str) -> tuple[list[str], list[str]]:
-        """Return requirements on the nearest releases with the name before and after a span."""
+        """Return requirements on the nearest releases with the name before and after a span.
+
+        A newer one has the major number of the release in use, if it can: other packages were made for that.
+        """
         older = [item for item in self.having if Version(item) < Version(first)][-1:]
         newer = [item for item in self.having if Version(item) > Version(last)][:1]
-        return [f"{self.package}<={item}" for item in older], [f"{self.package}>={item}" for item in newer]
+        major, newest = Version(last).major, Version(self.indexed[-1]).major
+        is_same = bool(self.installed and newer) and Version(newer[0]).major == major < newest
+        end = f",<{major + 1}" if is_same else ""
+        return [f"{self.package}<={item}" for item in older], [
+            f"{self.package}>={item}{end}" for item in newer
+        ]
 
     def _side_of_unknown_release(self) -> tuple[str, tuple[str, ...]]:
         """Return the side if the releases that may fail are on one side, and the ranges with the name, newest first."""

@@ -319,6 +319,7 @@ def _fix(explanation: Explanation) -> Fix:
     text = " or ".join(explanation.changes)
     of_provider = [change for change in explanation.changes if change.startswith(provider)]
     # Of several ranges the log does not show which one is meant.
+    text += f", with {explanation.engine} if vLLM is installed" if explanation.engine else ""
     is_one = len(of_provider) < 2 and " with " not in text and not explanation.is_uncertain
     commands = [Install(explanation.changes[:1])] if is_one else []
     if explanation.override:

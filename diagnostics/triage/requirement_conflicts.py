@@ -29,7 +29,7 @@ from diagnostics.triage.line_patterns import fill_pattern, pattern_of
 from diagnostics.triage.log_facts import LogFacts
 from diagnostics.triage.missing_names import LoggedReleases
 from diagnostics.triage.verdict import Diagnosis
-from diagnostics.versions import in_range, newest, parse_specifier
+from diagnostics.versions import in_range, newest, parse_specifier, parse_version
 
 _CODE = "CMP904"
 _NAME = r"(?<![A-Za-z0-9_.-])[A-Za-z0-9][A-Za-z0-9_.-]{0,80}"
@@ -153,10 +153,7 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
             steps.append(_without_solution(items[:_MAX_FITTING]))
     fix = [f"Install releases that fit together: {' '.join(changes)}."] if changes else []
     if fix and len(conflicts) == 1 and first[0].found not in {"", _NOT_INSTALLED}:
-        user, installed_release = first[0].package or "the program", first[0].found
-        is_newer_needed = str(first[0].specifier) == f">{installed_release}"
-        other = f"If {user} excludes it, take a newer release of {user}." if is_newer_needed else ""
-        fix.append(other or f"Or take a release of {user} for {first[0].name} {installed_release}.")
+        fix.append(_other_side(first[0]))
     # The package index has no builds with a suffix such as +cu121.
     installable = tuple(change for change in changes if "+" not in change)
     yield Finding(
@@ -167,8 +164,31 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
         "static",
         " ".join([title, *steps]),
         tuple(item.evidence for items in conflicts for item in items)[:_MAX_EVIDENCE],
-        Fix.of(" ".join([*fix, *steps]), *([Install(installable)] if installable else [])),
+        Fix.of(" ".join(filter(None, [*fix, *steps])), *([Install(installable)] if installable else [])),
     )
+
+
+def _other_side(item: StatedRequirement) -> str:
+    """Return a sentence on the release of the user that allows the found release; '' if no indexed one does."""
+    user, found = item.package or "the program", item.found
+    if str(item.specifier) == f">{found}":
+        return f"If {user} excludes it, take a newer release of {user}."
+    package = canonicalize_name(user)
+    releases = (query.Release(package, text) for text in query.find_releases(package, ""))
+    pairs = [query.compatibility(it, query.Release(item.name, found)) for it in releases]
+    declared = [pair for pair in pairs if query.plain_ranges(pair.user, item.name)]
+    in_use, needed = parse_version(item.user.partition(" ")[2]), [one.version for one in item.specifier]
+    # A package that must allow a newer release is newer itself.
+    is_newer = all(Version(found).release >= Version(text.removesuffix(".*")).release for text in needed)
+    allowing = [
+        pair
+        for pair in declared
+        if pair.allowed and (in_use is None or (Version(pair.user.version) > in_use) is is_newer)
+    ]
+    release = next(
+        (f"{user} {pair.user.version}" for pair in allowing if not pair.is_later), f"a release of {user}"
+    )
+    return f"Or take {release} for {item.name} {found}." if allowing or not declared else ""
 
 
 def _broken_requirements(
