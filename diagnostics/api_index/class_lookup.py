@@ -1,8 +1,7 @@
 """Find the package and module of a class, function, member or argument that an error names.
 
 `find_class` and `find_member` do so. `find_extended_class` guesses the class that an unknown class extends.
-`inherited_use` and `outermost_definition` find the base class that defines a member. `find_namesake` finds other
-packages that define a class of the same name; for a method call, one with that method.
+`inherited_use` and `outermost_definition` find the base class that defines a member.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Match error messages with the patterns of `errors.toml`, and find the names that a message says a package lacks.
 
 A form (`ErrorForm`) is a pattern for messages of one kind. `match_forms` yields the forms of a message. For a form that
-is not about an option's value or a folder, `uses_in` yields the names (modules, classes, members, arguments, …) as
+is not about an option's value, `uses_in` yields the names (modules, classes, members, arguments, …) as
 `Use` objects, each with the package that should define it. `ADVICE` has texts for explanations, and `PROGRAMS` the
 package of a command.
 """

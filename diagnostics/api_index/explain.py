@@ -1,10 +1,9 @@
 """Explain an error about a name or a call that a release does not accept: the releases that do, and what to install.
 
-`explain_missing` reads messages about names, attributes, arguments, values of options, and model
-types (unknown, or registered twice). `explain_own_class` reads messages about a user's class that extends a class of an
-indexed package, or about a function that replaces one of its methods. If the message does not decide which code was
-called, the explanation has no `changes` (requirements to install), and its advice lists what is possible. A folder that
-Python imports instead of the package is reported, too.
+`explain_missing` reads messages about names, attributes, arguments, values of options, and model types (unknown, or
+registered twice). `explain_own_class` reads messages about a user's class that extends a class of an indexed package,
+or about a function that replaces one of its methods. If the message does not decide which side is at fault, the
+explanation has no `changes` (requirements to install), and its advice lists what is possible.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Narrow version requirements, such as `trl>=0.16.0`, so that the newest release in the range fits other packages.
 
 Releases between the ends of the range are not all checked, and the search stops after 12 at one end. If none fits,
-`fitting_changes` names the packages that must change, too. An installed package that does not fit the installed
-release of the package to change either is ignored, unless it is the caller.
+`fitting_changes` names the packages that must change, too. An installed package that lacks
+names of the installed release of the package to change, too, is ignored, unless it is the caller.
 """
 
 from bisect import bisect_left

@@ -43,17 +43,6 @@ class IndexedFacts:
         """Return whether there is a module or a folder of modules of that name."""
         return bool(self._package.folders.get(module, 0) >> self._number & 1)
 
-    def has_file(self, file: str) -> bool:
-        """Return whether there is a file, such as `vllm/utils.py`; a module with others in it is `__init__.py`."""
-        module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        modules = self._package.about["modules"].items()
-        is_folder = any(
-            in_spans(spans, self._number) for name, (_, spans) in modules if name.startswith(f"{module}.")
-        )
-        return self.facts(module) is not None and (
-            is_folder is file.endswith("/__init__.py") or not is_folder
-        )
-
     def facts(self, module: str) -> Mapping[str, str] | None:
         """Return the names that a module defines, with their entries; None if there is no such module."""
         if module not in self._facts:

@@ -1,7 +1,7 @@
 """Explain errors of compiled packages that were built for another PyTorch, C++ ABI or CUDA than the installed one.
 
-`explain_builds` reads the missing symbols and libraries, operators that are not registered, and PyTorch's messages on
-CUDA. The required torch of a release, and the CUDA of a torch, are those of the metadata in the API index.
+`explain_builds` reads missing symbols and libraries, and operators that are not registered. The required torch of a
+release, and the CUDA of a torch, are those of the metadata in the API index.
 """
 
 import re

@@ -1,9 +1,9 @@
 """`explain_missing` explains an error about a name by the API index.
 
-The error is about a missing name, argument, option or value, a wrong call, a model type that exists twice, or a folder
-that shadows a package. `explain_own_class` explains an error about a user's class that extends an indexed one. Most
-explanations name the releases that have the name, the calling package, or the release to take. Some tests use an index
-of small packages, the others the index in the wheel ("the shipped index"). For triage, which reports explanations, see
+The error is about a missing name, argument or value, a wrong call, or a model type that exists twice.
+`explain_own_class` explains an error about a user's class that extends an indexed one. Most explanations name the
+releases that have the name, the calling package, or the release to take. Some tests use an index of small packages, the
+others the index in the wheel ("the shipped index"). For triage, which reports explanations, see
 test_triage_version_skew.py.
 """
 
