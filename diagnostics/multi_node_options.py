@@ -1,4 +1,4 @@
-"""Define the options of commands that can examine several machines, and run a program on the machines they name.
+"""Define the options of commands that can examine several machines, and run a function on the machines they name.
 
 `query_nodes` returns the answers. The options are `--hosts`, `--ray`, `--host-command`, `--host-python` and
 `--node-limit`; `--hosts` and `--ray` exclude each other. Hosts are reached by ssh or by the user's command, nodes of a
@@ -16,8 +16,7 @@ import click
 
 from diagnostics.cli import seconds_option
 from diagnostics.collect.ray_nodes import query_ray
-from diagnostics.collect.remote import LIMIT_S, Answer, Program, RemoteError, query_hosts, read_hosts
-from diagnostics.output.redact import remember_host
+from diagnostics.collect.remote import LIMIT_S, Answer, program_text, query_hosts, read_hosts
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,8 @@ def node_options(hosts_help: str, ray_help: str) -> Callable[[Callable[..., int]
         @wraps(command)
         def wrapper(**arguments: Any) -> int:
             nodes = NodeOptions(**{field.name: arguments.pop(field.name) for field in fields(NodeOptions)})
-            if nodes.hosts and nodes.ray:
-                raise click.UsageError("--hosts and --ray exclude each other")
+            if nodes.ray and (nodes.hosts or nodes.host_command):
+                raise click.UsageError("--ray excludes --hosts and --host-command")
             return command(nodes=nodes, **arguments)
 
         for option in reversed(options):
@@ -73,32 +72,29 @@ def node_options(hosts_help: str, ray_help: str) -> Callable[[Callable[..., int]
     return decorate
 
 
-def query_nodes(options: NodeOptions, program: Program, prefix: str = "") -> list[Answer]:
-    """Run a program on the hosts of a list, or on the nodes of a Ray cluster, and return their answers.
+def query_nodes(
+    options: NodeOptions, module: str, function: str, arguments: dict[str, Any], prefix: str = ""
+) -> list[Answer]:
+    """Run a function on the hosts of a list, or on the nodes of a Ray cluster, and return the answers.
 
     `redact` replaces the names of the machines from then on.
 
     Args:
         options: The machines, and how to reach them.
-        program: The program.
-        prefix: The environment whose Python runs the program on hosts, or joins the cluster; empty for the default.
+        module: The function's module.
+        function: The function's name.
+        arguments: The function's first argument.
+        prefix: The environment whose Python runs the function on hosts, or joins the cluster; empty for the default.
 
     Raises:
         RemoteError: The options, the list, the command or the cluster cannot be used.
     """
     limit_s = options.node_limit
-    if not 0 < limit_s <= 3600:
-        raise RemoteError(f"--node-limit {limit_s:g}: expected seconds, up to 3600")
+    text = program_text(module, function, arguments, limit_s)
     python = options.host_python or (f"{prefix}/bin/python" if prefix else "")
     if not options.hosts:
-        if options.host_command:
-            raise RemoteError("--host-command needs --hosts, not --ray")
         print(f"querying Ray's nodes, at most {limit_s:g} s after joining", file=sys.stderr)
-        return query_ray(python or sys.executable, options.ray, program, limit_s)
+        return query_ray(python or sys.executable, options.ray, text, limit_s)
     hosts = read_hosts(options.hosts)
-    for host in hosts:
-        remember_host(host.target)
-        remember_host(host.name)
     print(f"querying {len(hosts)} hosts, at most {limit_s:g} s each", file=sys.stderr)
-    command = options.host_command
-    return query_hosts(hosts, program, template=command, python=python or "python3", limit_s=limit_s)
+    return query_hosts(hosts, options.host_command, python or "python3", text, limit_s)

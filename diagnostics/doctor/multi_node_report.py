@@ -5,6 +5,7 @@ of each node that answered.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -39,34 +40,33 @@ def _subject(nodes: list[Node]) -> dict[str, Any]:
     """Return the report's subject: the nodes, and the releases of Python and packages on those that answered."""
     environments = [node.facts.environment for node in nodes if node.facts]
 
-    def join(values: list[str | None]) -> str:
-        return " / ".join(value for value, _ in Counter(filter(None, values)).most_common() if value)
+    def join(values: Iterable[str | None]) -> str:
+        return " / ".join(value for value, _ in Counter(values).most_common() if value)
 
-    packages = {name: join([item.version(name) for item in environments]) for name in PACKAGES}
+    packages = {name: join(item.version(name) for item in environments) for name in PACKAGES}
     return {
         "prefix": f"{len(environments)} of {len(nodes)} nodes",
-        "python": join([item.python for item in environments]) or "unknown",
+        "python": join(item.python for item in environments) or "unknown",
         "packages": {name: versions for name, versions in packages.items() if versions},
         "nodes": [{"node": node.label, "problem": node.problem, "outcome": node.outcome} for node in nodes],
     }
 
 
 def _reach_result(node: Node) -> CheckResult:
-    """Return the result of reaching a node: ok, else crashed with RAY951 (dead) or NET951."""
+    """Return the result of reaching a node: ok, else unread with RAY951 (dead) or NET951."""
     name = f"reaching {node.label}"
     if not node.problem:
         return CheckResult(name, "ok")
-    code = "RAY951" if node.dead else "NET951"
-    advice = (
-        "Try the command by hand, such as `ssh HOST python3` or `ray status`. Raise --node-limit for a slow node. "
-        "--prefix names the environment, --host-python the Python."
+    code, advice = (
+        "NET951",
+        "Try the command by hand, such as `ssh HOST python3`. Raise --node-limit for a slow node.",
     )
     if node.dead:
-        advice = "If it is still wanted, start it again: `ray start --address=...` on it."
+        code, advice = "RAY951", "If it is still wanted, start it again: `ray start --address=...` on it."
     evidence = [Evidence(node.problem, node.label)]
     detail = f"{node.label}: {node.problem}. What is on it is unknown."
     missing = finding(code, Severity.WARNING, evidence, Fix.of(advice), detail, known_by="executed")
-    return CheckResult(name, "crashed", node.problem, (missing,))
+    return CheckResult(name, "crashed", node.problem, (missing,), reads=True)
 
 
 def _findings_by_node(nodes: list[Node], issues: dict[str, Issue], compat: Compat) -> CheckResult:

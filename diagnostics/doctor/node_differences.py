@@ -23,10 +23,8 @@ ABSENT = "none"
 STACK = (*ENGINE_PACKAGES, "torch", "ray", *TRAINER_PACKAGES, "transformers", "deepspeed", "flash-attn")
 # Kind and name of a value.
 Key = tuple[str, str]
-# The nodes with each value of a key.
-Groups = dict[str, list[Node]]
-# A key of which the nodes have several values.
-Difference = tuple[Key, Groups]
+# The names and values that each group of nodes has.
+Values = list[tuple[str, list[str]]]
 
 
 _TABLES = tomllib.loads(Path(__file__).with_name("node_values.toml").read_text(encoding="utf-8"))
@@ -80,65 +78,50 @@ def differences(nodes: list[Node]) -> Iterator[Finding]:
     answered = [node for node in nodes if node.facts]
     if len(answered) < 2:
         raise NotApplicableError(f"{len(answered)} of {len(nodes)} answered")
-    count = len(answered)
-    among = f"{count} nodes" if count == len(nodes) else f"the {count} nodes that answered"
-    values = {node.position: dict(node_values(node)) for node in answered}
-    by_finding: dict[tuple[str, str], list[Difference]] = defaultdict(list)
-    keys = {key for item in values.values() for key in item}
-    for key in sorted(keys, key=lambda key: (list(VALUE_KINDS).index(key[0]), key[1])):
-        kind = VALUE_KINDS[key[0]]
-        groups: Groups = defaultdict(list)
-        for node in answered:
-            # Nodes whose value is unknown are in no group.
-            if value := values[node.position].get(key, kind.get("missing")):
-                groups[value].append(node)
-        if len(groups) > 1:
-            largest = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0].position))
-            by_finding[kind["code"], kind["severity"]].append((key, dict(largest)))
-    for items in by_finding.values():
-        yield _difference_finding(items, count, among)
-
-
-def _difference_finding(items: list[Difference], total: int, among: str) -> Finding:
-    """Return the finding for differences with one code and severity; it describes at most MAX_DIFFERENCES of them.
-
-    Args:
-        items: The differences.
-        total: Number of compared nodes.
-        among: Text for all compared nodes, such as "4 nodes".
-    """
-    kind = VALUE_KINDS[items[0][0][0]]
+    values = [dict(node_values(node)) for node in answered]
     # Keys with the same groups are joined: another lock file changes fifty packages and is one difference.
-    joined: dict[tuple[tuple[int, ...], ...], list[Difference]] = defaultdict(list)
-    for key, groups in items:
-        positions = tuple(tuple(node.position for node in members) for members in groups.values())
-        joined[positions].append((key, groups))
-    parts = list(joined.values())
-    evidence = [
-        Evidence(_values_text(part, position), node_names(members))
-        for part in parts
-        for position, members in enumerate(part[0][1].values())
-    ]
-    rest = f" And {len(parts) - MAX_DIFFERENCES} more." if len(parts) > MAX_DIFFERENCES else ""
-    fix = Fix(tuple(Advice(kind[name]) for name in ("advice", "source") if name in kind))
-    detail = " ".join(_sentence(part, total, among) for part in parts[:MAX_DIFFERENCES]) + rest
-    severity = Severity[kind["severity"].upper()]
-    return finding(kind["code"], severity, evidence[:MAX_DIFFERENCES], fix, detail)
+    joined: dict[str, dict[tuple[tuple[int, ...], ...], Values]] = defaultdict(lambda: defaultdict(list))
+    order = list(VALUE_KINDS)
+    for kind, name in sorted(set().union(*values), key=lambda key: (order.index(key[0]), key[1])):
+        groups: dict[str, list[int]] = defaultdict(list)
+        for position, known in enumerate(values):
+            # Nodes whose value is unknown are in no group.
+            if value := known.get((kind, name), VALUE_KINDS[kind].get("missing")):
+                groups[value].append(position)
+        if len(groups) > 1:
+            largest = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0]))
+            members = tuple(tuple(positions) for _, positions in largest)
+            joined[kind][members].append((name, [value for value, _ in largest]))
+    for kind, parts in joined.items():
+        texts, evidence = [], []
+        for members, items in parts.items():
+            groups_of_nodes = [[answered[position] for position in group] for group in members]
+            entries = [_values_text(items, number) for number in range(len(members))]
+            evidence += [
+                Evidence(*pair) for pair in zip(entries, map(node_names, groups_of_nodes), strict=True)
+            ]
+            texts.append(_sentence(entries, groups_of_nodes, len(answered), len(nodes)))
+        table = VALUE_KINDS[kind]
+        rest = [f"And {len(texts) - MAX_DIFFERENCES} more."] if len(texts) > MAX_DIFFERENCES else []
+        fix = Fix(tuple(Advice(table[name]) for name in ("advice", "source") if name in table))
+        severity = Severity[table["severity"].upper()]
+        detail = " ".join(texts[:MAX_DIFFERENCES] + rest)
+        yield finding(table["code"], severity, evidence[:MAX_DIFFERENCES], fix, detail)
 
 
-def _sentence(part: list[Difference], total: int, among: str) -> str:
+def _sentence(entries: list[str], groups: list[list[Node]], answered: int, total: int) -> str:
     """Return differences with the same groups as text: "torch 2.9.0 on 3 of 4 nodes; torch 2.6.0 on rank 3 (d)."."""
-    groups = list(part[0][1].values())
     places = [node_names(members) for members in groups]
-    places[0] = f"{len(groups[0])} of {among}" if len(groups[0]) > 1 else places[0]
-    text = "; ".join(f"{_values_text(part, position)} on {place}" for position, place in enumerate(places))
-    known_count = sum(map(len, groups))
-    text += "" if len(groups[0]) * 2 > known_count else " (no majority)"
-    return text + (f"; unknown on {total - known_count}." if known_count < total else ".")
+    known, largest = sum(map(len, groups)), len(groups[0])
+    if largest > 1:
+        among = f"{answered} nodes" if answered == total else f"the {answered} nodes that answered"
+        places[0] = f"{largest} of {among}"
+    text = "; ".join(f"{entry} on {place}" for entry, place in zip(entries, places, strict=True))
+    text += "" if largest * 2 > known else " (no majority)"
+    return text + (f"; unknown on {answered - known}." if known < answered else ".")
 
 
-def _values_text(part: list[Difference], position: int) -> str:
-    """Return the names and values of a group, which is given by its position."""
-    values = [(name, list(groups)[position]) for (_, name), groups in part]
-    texts = [f"no {name}" if value == ABSENT else f"{name} {value}" for name, value in values]
-    return join_some(texts, MAX_VALUES)
+def _values_text(items: Values, number: int) -> str:
+    """Return the names and values of a group, which is given by its number."""
+    values = [(name, of_groups[number]) for name, of_groups in items]
+    return join_some([f"no {name}" if it == ABSENT else f"{name} {it}" for name, it in values], MAX_VALUES)

@@ -11,9 +11,8 @@ from typing import Any
 
 import msgspec
 
-from diagnostics.collect import remote
-from diagnostics.collect.facts import SCHEMA, Facts
-from diagnostics.collect.remote import Answer, NodeError, printable_line
+from diagnostics.collect.facts import Facts
+from diagnostics.collect.remote import Answer, printable_line
 from diagnostics.cpu_limit import CpuLimitError, cpu_limit
 from diagnostics.fixes import join_some
 from diagnostics.multi_node_options import NodeOptions, query_nodes
@@ -27,10 +26,7 @@ class Node:
     """One node of the job.
 
     Attributes:
-        position: Position in the list of nodes.
-        noun: The noun before the number: `rank`, `ranks` or `node`.
-        number: Number of the rank or node, such as "3"; for several ranks on one host "6-7".
-        name: Host name or address.
+        label: The node's name in findings: "rank 3 (d)", "ranks 0-7 (a)", or with Ray "node 3 (10.0.0.4)".
         facts: Facts of the node; None if it was not examined.
         nccl: Releases of NCCL outside Python's packages.
         models: Models in the node's hub cache.
@@ -38,20 +34,12 @@ class Node:
         dead: Whether Ray reports the node as dead.
     """
 
-    position: int
-    noun: str
-    number: str
-    name: str
+    label: str
     facts: Facts | None = None
     nccl: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     problem: str = ""
     dead: bool = False
-
-    @property
-    def label(self) -> str:
-        """The node's name in findings: "rank 3 (d)"."""
-        return f"{self.noun} {self.number} ({self.name})"
 
     @property
     def outcome(self) -> str:
@@ -80,15 +68,15 @@ def collect_nodes(options: NodeOptions, prefix: str) -> tuple[list[Node], str]:
         RemoteError: The list, the command or the cluster cannot be used.
     """
     progress.update("querying nodes")
-    answers = query_nodes(options, remote.collect_program("" if options.ray else prefix), prefix)
+    arguments = {"prefix": "" if options.ray else prefix}
+    answers = query_nodes(options, "diagnostics.collect.facts", "collect_node", arguments, prefix)
     by_slot = not options.ray and all(answer.slots for answer in answers)
     nodes, rank = [], 0
-    for position, answer in enumerate(answers):
-        count = answer.slots if by_slot else 1
-        number = f"{rank}-{rank + count - 1}" if count > 1 else str(rank)
-        noun = "node" if options.ray else "ranks" if count > 1 else "rank"
-        rank += count
-        nodes.append(Node(position, noun, number, answer.name, dead=answer.dead, **read_answer(answer)))
+    for answer in answers:
+        last = rank + (answer.slots if by_slot else 1) - 1
+        number = f"ranks {rank}-{last}" if last > rank else f"{'node' if options.ray else 'rank'} {rank}"
+        nodes.append(Node(f"{number} ({answer.name})", dead=answer.dead, **read_answer(answer)))
+        rank = last + 1
     if options.ray:
         return nodes, "environment variables and limits are those of Ray's workers on each node"
     order = "ranks are counted slot by slot" if by_slot else "ranks are counted one a host"
@@ -98,32 +86,20 @@ def collect_nodes(options: NodeOptions, prefix: str) -> tuple[list[Node], str]:
 class _Document(msgspec.Struct):
     """What `collect_node` returns on a node."""
 
-    facts: dict[str, Any]
+    facts: Facts
     nccl: list[str]
     models: list[str]
 
 
 def read_answer(answer: Answer) -> dict[str, Any]:
     """Return the fields of Node that an answer fills: `facts`, `nccl` and `models`, or else `problem`."""
+    if answer.problem:
+        return {"problem": answer.problem}
     try:
         with cpu_limit("reading the answer", 2.0):
-            document = msgspec.convert(answer.document(), _Document)
+            document = msgspec.convert(answer.document, _Document)
             lists = {"nccl": document.nccl, "models": document.models}
             printable = {name: tuple(map(printable_line, texts)) for name, texts in lists.items()}
-            return {"facts": decode_facts(document.facts), **printable}
-    except NodeError as error:
-        return {"problem": str(error)}
+            return {"facts": document.facts, **printable}
     except (ValueError, RecursionError, CpuLimitError) as error:
-        return {"problem": printable_line(f"unreadable answer: {type(error).__name__}: {error}")}
-
-
-def decode_facts(document: Any) -> Facts:
-    """Decode untrusted facts from another machine.
-
-    Raises:
-        ValueError: The document does not have the schema of facts.
-    """
-    schema = document.get("schema") if isinstance(document, dict) else None
-    if schema != SCHEMA:
-        raise ValueError(f"facts: expected the schema {SCHEMA!r}, found {schema!r}")
-    return msgspec.convert(document, Facts)
+        return {"problem": printable_line(f"unreadable answer: {error}")}

@@ -24,7 +24,7 @@ import click
 
 from diagnostics import UserError
 from diagnostics.cli import Command, seconds_option
-from diagnostics.collect.remote import Answer, NodeError, Program
+from diagnostics.collect.remote import Answer
 from diagnostics.cpu_limit import cpu_limit
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
 from diagnostics.hang import watch
@@ -213,19 +213,16 @@ def _check_usage(request: SimpleNamespace) -> None:
 # Other hosts.
 
 
-def snapshot_program(pattern: str, seconds: float, samples: int) -> Program:
-    """Return the program that takes a snapshot on a remote host."""
-    options = {"pattern": pattern, "seconds": seconds, "samples": samples}
-    return Program("diagnostics.hang.collect.snapshot", "snapshot_as_json", options)
+SNAPSHOT_MODULE = "diagnostics.hang.collect.snapshot"
 
 
 def observe_hosts(request: SimpleNamespace) -> Snapshot:
-    """Run the snapshot program on hosts; return the joined snapshot, which lists hosts without an answer as missing.
+    """Take snapshots on hosts; return the joined snapshot, which lists hosts without an answer as missing.
 
     The numbers and names of the hosts are printed on standard error.
     """
-    program = snapshot_program(request.pattern, request.seconds, request.samples)
-    answers = query_nodes(request.nodes, program)
+    options = {name: getattr(request, name) for name in ("pattern", "seconds", "samples")}
+    answers = query_nodes(request.nodes, SNAPSHOT_MODULE, "snapshot_as_json", options)
     for number, answer in enumerate(answers, start=1):
         problem = answer.problem and f": {answer.problem}"
         print(mask(f"host-{number} is {answer.name}{problem}"), file=sys.stderr)
@@ -242,9 +239,9 @@ def join_answers(answers: Sequence[Answer]) -> Snapshot:
     for number, answer in enumerate(answers, start=1):
         host = f"host-{number}"
         try:
-            parts.append(bundle.load(answer.document(), host).on_host(host))
-        except (NodeError, ParseError) as error:
-            reason = str(error).removeprefix(f"{host}: ")
+            parts.append(bundle.load(answer.document, host).on_host(host))
+        except ParseError as error:
+            reason = answer.problem or str(error).removeprefix(f"{host}: ")
             parts.append(Snapshot(blind=(f"{host}: {reason}",), missing=(host,)))
     joined = join_snapshots(parts)
     if not joined.processes and not joined.missing:

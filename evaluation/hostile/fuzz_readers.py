@@ -264,8 +264,7 @@ def compat(numbers, folder):
 def nodes(numbers, _folder):
     """Read damaged answers of a node."""
     from diagnostics.collect import facts as collection
-    from diagnostics.collect.remote import MARK
-    from diagnostics.collect.remote import Answer as NodeAnswer
+    from diagnostics.collect.remote import MARK, read_output
     from diagnostics.doctor import node_query as reader
 
     if "facts" not in _DOCUMENTS:
@@ -279,7 +278,7 @@ def nodes(numbers, _folder):
         "models": ["a/b"],
     }
     line = damaged_json(numbers, document).decode("utf-8", "replace").replace("\n", " ")
-    found = reader.read_answer(NodeAnswer(text=f"{MARK} {line}\n"))
+    found = reader.read_answer(read_output(f"{MARK} {line}\n", ""))
     assert ("facts" in found) != ("problem" in found)
     if "problem" in found:
         assert "\n" not in found["problem"]
@@ -289,8 +288,7 @@ def nodes(numbers, _folder):
 def fleet(numbers, _folder):
     """Examine a fleet of two nodes, one of which answers with spoiled facts."""
     from diagnostics.collect import facts as collection
-    from diagnostics.collect.remote import MARK
-    from diagnostics.collect.remote import Answer as NodeAnswer
+    from diagnostics.collect.remote import MARK, read_output
     from diagnostics.compat_table import Compat
     from diagnostics.doctor import node_query as reader
     from diagnostics.doctor.multi_node_report import report_on_nodes
@@ -306,9 +304,7 @@ def fleet(numbers, _folder):
             "models": [],
         }
         text = f"{MARK} {json.dumps(document)}\n"
-        answers.append(
-            reader.Node(number, "node", str(number), "n", **reader.read_answer(NodeAnswer(text=text)))
-        )
+        answers.append(reader.Node(f"node {number} (n)", **reader.read_answer(read_output(text, ""))))
     report = report_on_nodes(answers, load_catalog(), Compat(problem="none"), "")
     crashed = [
         check.reason for check in report.checks if check.outcome == "crashed" and "Error" in check.reason

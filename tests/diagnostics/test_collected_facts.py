@@ -8,12 +8,13 @@ import os
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from diagnostics.collect import elf, env_vars, gpus, processors_and_memory, ray_traces
 from diagnostics.collect import facts as collection
+from diagnostics.collect.facts import Facts
 from diagnostics.collect.gpus import Gpu
-from diagnostics.doctor.node_query import decode_facts
 from diagnostics.output.redact import forget_secrets, redact
 from diagnostics.output.text_filters import redact_for_sharing
 from tests.case_files import each_case, read_cases
@@ -25,7 +26,7 @@ def test_facts_round_trip_through_json(environment):
     """Facts that one node serializes are equal when another node has read them."""
     facts = collection.collect(environment.add("vllm", "0.8.5").prefix, {"VLLM_USE_V1": "1"})
     sent = json.loads(json.dumps(facts.to_json()))
-    assert decode_facts(sent) == facts
+    assert msgspec.convert(sent, Facts) == facts
     assert facts.machine.processors.count >= 1
     assert facts.environment.version("vllm") == "0.8.5"
 
@@ -35,7 +36,7 @@ def test_facts_of_another_tool_release_are_read(environment):
     document = collection.collect(environment.prefix, {}).to_json()
     document["machine"]["added_later"] = 1
     del document["machine"]["interfaces"]
-    assert decode_facts(document).machine.interfaces == ()
+    assert msgspec.convert(document, Facts).machine.interfaces == ()
 
 
 @each_case(CASES["documents"])
@@ -43,7 +44,7 @@ def test_invalid_facts_document_is_refused(environment, change, message):
     """An invalid facts document is refused with the name of the field."""
     document = collection.collect(environment.prefix, {}).to_json()
     with pytest.raises(ValueError, match=message):
-        decode_facts(document | change)
+        msgspec.convert(document | change, Facts)
 
 
 def test_values_of_secret_variables_are_not_collected():

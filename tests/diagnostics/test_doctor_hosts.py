@@ -25,7 +25,6 @@ from diagnostics.collect import facts as collection
 from diagnostics.collect import remote
 from diagnostics.collect.gpus import Gpu, Gpus
 from diagnostics.collect.python_environment import Package
-from diagnostics.collect.remote import Answer
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import command
 from diagnostics.doctor.multi_node_report import report_on_nodes
@@ -37,7 +36,7 @@ from diagnostics.output import text_filters
 from diagnostics.output.redact import forget_secrets, remember_host
 from tests.case_files import each_case, read_cases
 from tests.diagnostics.fake_environments import EnvironmentBuilder
-from tests.processes import free_port, run_python, run_text
+from tests.processes import free_port, run_text
 
 CASES = read_cases(__file__, "invalid_hosts.yaml")
 
@@ -55,14 +54,14 @@ def node(facts, position, *, packages=None, variables=None, problem="", **fields
     """Return a node with only these packages and variables, or a node that did not answer because of `problem`."""
     name = f"gpu-{NAMES[position]}"
     remember_host(name)
-    common = {"position": position, "noun": "rank", "number": str(position), "name": name}
+    label = f"rank {position} ({name})"
     if problem:
-        return Node(**common, problem=problem, **fields)
+        return Node(label, problem=problem, **fields)
     installed = {name: Package(name, version, "/p", "pip", ()) for name, version in (packages or {}).items()}
     nothing = {"extensions": (), "duplicates": (), "broken": ()}
     environment = replace(facts.environment, packages=installed, variables=variables or {}, **nothing)
     machine = replace(facts.machine, host=name, **fields.pop("machine", {}))
-    return Node(**common, facts=replace(facts, environment=environment, machine=machine), **fields)
+    return Node(label, replace(facts, environment=environment, machine=machine), **fields)
 
 
 @pytest.fixture(autouse=True)
@@ -123,34 +122,25 @@ def test_difference_names_the_nodes_that_differ_from_the_majority(facts, nodes, 
     assert {item.code: item.detail for item in differences(fleet)} == ({code: detail} if code else {})
 
 
-# 10,000 names, in each of which the rules of redaction find addresses.
-MANY_MODELS = json.dumps([f"https://u{number}:p@h/?key=a&" * 14 for number in range(10_000)])
-
-
 @pytest.mark.parametrize(
-    ("answer", "problem"),
+    ("output", "end", "problem"),
     [
-        (Answer(problem="no answer within 30 s"), "no answer within 30 s"),
-        (Answer(f'{remote.MARK} {{"error": "/gone: no such folder"}}'), "/gone: no such folder"),
-        (Answer(f'{remote.MARK} {{"error": "\\u001b[31mred\\nline"}}'), "[31mred line"),
-        (Answer("Welcome\n"), "did not run the collector"),
-        (Answer(f"{remote.MARK} {{"), "unreadable answer"),
-        (Answer(f"{remote.MARK} []"), "unreadable answer"),
-        (Answer(f"{remote.MARK} {{}}"), "unreadable answer"),
-        (Answer(f'{remote.MARK} {{"facts": 3, "nccl": [], "models": []}}'), "unreadable answer"),
-        (
-            Answer(f'{remote.MARK} {{"models": {MANY_MODELS}, "nccl": [], "facts": {{}}}}'),
-            "needed more than 2 s",
-        ),
+        ("", "no answer within 30 s", "no answer within 30 s"),
+        ("Welcome\n", "", "did not run the collector"),
+        (f'{remote.MARK} {{"error": "\\u001b[31mred\\nline"}}', "", "[31mred line"),
+        (f"{remote.MARK} {{", "", "unreadable answer"),
+        (f"{remote.MARK} []", "", "unreadable answer"),
+        (f'{remote.MARK} {{"facts": {{}}, "models": []}}', "", "unreadable answer"),
+        (f'{remote.MARK} {{"facts": 3, "nccl": [], "models": []}}', "", "unreadable answer"),
     ],
-    ids=range(9),
 )
-def test_node_without_facts_has_a_problem_in_one_line(answer, problem):
-    report = report_of([Node(0, "rank", "0", "a", **read_answer(answer))])
+def test_node_without_facts_has_a_problem_in_one_line_and_is_not_checked(output, end, problem):
+    report = report_of([Node("rank 0 (a)", **read_answer(remote.read_output(output, end)))])
     (finding,) = [item for item in report.findings if item.code == "NET951"]
     assert problem in finding.evidence[0].text
     assert finding.evidence[0].text.isprintable()
-    assert "--node-limit" in fix_text(finding.remedy)
+    assert report.exit_code(Severity.ERROR) == 3
+    assert report.checks[0].printed_outcome == "unread"
 
 
 def test_unreachable_node_makes_the_report_incomplete(facts):
@@ -245,35 +235,33 @@ def test_host_list_has_the_syntax_of_launchers(tmp_path):
     path = tmp_path / "hosts"
     path.write_text("# nodes\nada@n1 slots=8  # first\n\nn2 slots=4 max_slots=8\n::1\n")
     assert remote.read_hosts(path) == [
-        remote.Host("ada@n1", "n1", 8), remote.Host("n2", "n2", 4), remote.Host("::1", "::1"),
+        remote.Host("ada@n1", 8), remote.Host("n2", 4), remote.Host("::1"),
     ]  # fmt: skip
 
 
 @each_case(CASES["commands"])
 def test_host_command_is_ssh_in_batch_mode_or_the_template(template, expected):
-    assert shlex.join(remote.host_command(remote.Host("ada@n1", "n1"), template, "python3", 5)) == expected
+    assert shlex.join(remote.host_command(remote.Host("ada@n1"), template, "python3", 5)) == expected
 
 
-def test_collector_needs_only_python_and_leaves_no_file(tmp_path):
-    """The collector needs no site-packages or project files, and leaves no file in its home and working folder."""
-    text = remote.collect_program().program_text()
-    environ = {"TMPDIR": str(tmp_path), "HOME": str(tmp_path)}
-    done = run_python("-I", "-S", "-", input=text, check=True, cwd=tmp_path, env=environ)
-    read = read_answer(Answer(text=done.stdout))
-    assert read["facts"].environment.python == ".".join(map(str, sys.version_info[:3]))
-    assert list(tmp_path.iterdir()) == []
-    assert remote.collect_program().program_text() == text
-
-
-def test_collector_runs_on_python_3_10(tmp_path):
-    """The collector runs on Python 3.10, whose `re` has no possessive quantifiers."""
+def python_3_10():
+    """Return a Python 3.10, or skip the test."""
     installed = (str(path) for path in Path.home().glob(".pyenv/versions/3.10*/bin/python"))
     python = next(installed, shutil.which("python3.10"))
     if not python or not run_text([python, "-V"]).stdout.startswith("Python 3.10"):
         pytest.skip("no Python 3.10 here")
-    program = remote.collect_program().program_text()
-    done = run_text([python, "-I", "-"], input=program, check=True, cwd=tmp_path)
-    assert read_answer(Answer(text=done.stdout))["facts"].environment.python.startswith("3.10.")
+    return python
+
+
+@pytest.mark.parametrize("find_python", [lambda: sys.executable, python_3_10], ids=["this", "3.10"])
+def test_collector_needs_only_python_and_leaves_no_file(find_python, tmp_path):
+    """The collector needs no site-packages or project files, and leaves no file in its home and working folder."""
+    text = remote.program_text("diagnostics.collect.facts", "collect_node", {}, 60)
+    command, environ = [find_python(), "-I", "-S", "-"], {"TMPDIR": str(tmp_path), "HOME": str(tmp_path)}
+    done = run_text(command, input=text, check=True, cwd=tmp_path, env=environ)
+    read = read_answer(remote.read_output(done.stdout, ""))
+    assert f"Python {read['facts'].environment.python}" == run_text([command[0], "-V"]).stdout.strip()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_system_nccl_is_found_by_its_file_name(tmp_path, monkeypatch):
@@ -324,7 +312,7 @@ def test_simulated_hosts_get_their_own_verdicts(tmp_path, script, run_command):
     assert "NCCL_IB_DISABLE" in details
     problems = {item["node"]: item["problem"] for item in report["subject"]["nodes"]}
     assert problems["ranks 0-1 (<host>)"] == ""
-    assert "no such Python there" in problems["rank 5 (<host>)"]
+    assert "/nowhere/python3" in problems["rank 5 (<host>)"]
     assert "too old" in problems["rank 6 (<host>)"]
     assert "no such folder" in problems["rank 7 (<host>)"]
 
@@ -395,7 +383,7 @@ def server(tmp_path):
             pytest.fail(f"sshd did not start: {' '.join(text)}")
     (tmp_path / "known").write_text(f"[127.0.0.1]:{port} {(tmp_path / 'host.pub').read_text()}")
     known = f"-o UserKnownHostsFile={tmp_path / 'known'}"
-    yield port, f"ssh -T -F none -i {tmp_path / 'user'} {known} -o BatchMode=yes -p {port} {{target}}"
+    yield port, f"ssh -T -F none -i {tmp_path / 'user'} {known} -o BatchMode=yes -p {port} {{host}}"
     running.terminate()
     running.wait(timeout=500)
     running.stderr.close()
@@ -483,7 +471,7 @@ def test_environment_without_ray_is_refused(environment, capsys):
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     python.chmod(0o755)
     assert main(["doctor", "--ray", "auto", "--prefix", str(environment.prefix)]) == 2
-    assert "Ray cannot be imported by" in capsys.readouterr().err
+    assert "No module named 'ray'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -495,8 +483,8 @@ def test_environment_without_ray_is_refused(environment, capsys):
 )
 def test_no_nodes_and_very_many_are_not_checked(count, message, environment, capsys, monkeypatch):
     """A cluster without nodes is not healthy; the report on many nodes has a limit of processor time."""
-    dead = {"dead": "r" * 100, "address": "10.0.0.1", "host": "a"}
-    line = json.dumps({"nodes": [{"id": str(port), "port": port, **dead} for port in range(count)]})
+    dead = {"dead": True, "problem": "r" * 100, "output": "", "address": "10.0.0.1", "host": "a"}
+    line = json.dumps({"nodes": [dead] * count})
     (environment.prefix / "nodes").write_text(f"{remote.MARK} {line}\n")
     python = environment.prefix / "bin" / "python"
     python.write_text(f"#!/bin/sh\ncat '{environment.prefix}/nodes'\n")

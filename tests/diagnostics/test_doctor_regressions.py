@@ -149,10 +149,10 @@ def test_ray_collection_ignores_modules_in_the_working_directory(tmp_path):
 def test_remote_collection_ignores_modules_in_the_working_directory(tmp_path, monkeypatch):
     (tmp_path / "json.py").write_text(f"open({str(tmp_path / 'was_run')!r}, 'w').close()\n")
     monkeypatch.chdir(tmp_path)
-    program = remote.collect_program(str(EnvironmentBuilder(tmp_path / "env").prefix))
-    hosts = [remote.Host("here", "here")]
-    (answer,) = remote.query_hosts(hosts, program, template="env", python=sys.executable)
-    assert answer.document()["facts"]
+    prefix = str(EnvironmentBuilder(tmp_path / "env").prefix)
+    text = remote.program_text("diagnostics.collect.facts", "collect_node", {"prefix": prefix}, 60)
+    (answer,) = remote.query_hosts([remote.Host("here")], "env A={host}", sys.executable, text, 60)
+    assert answer.document["facts"]
     assert not (tmp_path / "was_run").exists()
 
 
