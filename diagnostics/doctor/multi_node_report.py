@@ -57,10 +57,7 @@ def _reach_result(node: Node) -> CheckResult:
     name = f"reaching {node.label}"
     if not node.problem:
         return CheckResult(name, "ok")
-    code, advice = (
-        "NET951",
-        "Try the command by hand, such as `ssh HOST python3`. Raise --node-limit for a slow node.",
-    )
+    code, advice = "NET951", "Try it by hand, such as `ssh HOST python3`. Raise --node-limit for a slow node."
     if node.dead:
         code, advice = "RAY951", "If it is still wanted, start it again: `ray start --address=...` on it."
     evidence = [Evidence(node.problem, node.label)]
@@ -72,30 +69,27 @@ def _reach_result(node: Node) -> CheckResult:
 def _findings_by_node(nodes: list[Node], issues: dict[str, Issue], compat: Compat) -> CheckResult:
     """Return doctor's findings and unchecked items on the nodes; one that several nodes share is reported once.
 
-    The outcome is `crashed` if a check crashed on a node.
+    A check that crashed on a node is an unchecked item.
     """
     name = "each node by itself"
     if not nodes:
         return CheckResult(name, "skipped", "no node answered")
     shared: dict[tuple[str, ...], tuple[Finding | NotChecked, list[Node]]] = {}
-    crashed = []
     for node in nodes:
         assert node.facts
         prefix = node.facts.environment.prefix
         report = run_checks.examine(node.facts.environment, issues, compat, node.facts.machine)
+        crashed = (NotChecked(it.check, it.reason) for it in report.checks if it.outcome == "crashed")
+        not_judged = (entry for check in report.checks for entry in check.not_judged)
         for item in map(_without_commands, report.findings):
             key = item.code, item.title, item.detail.replace(prefix, "")
             shared.setdefault(key, (item, []))[1].append(node)
-        for check in report.checks:
-            if check.outcome == "crashed":
-                crashed.append(f"{node.label}: {check.check}: {check.reason}")
-            for entry in check.not_judged:
-                key = entry.what, entry.why.replace(prefix, ""), str(entry.decides)
-                shared.setdefault(key, (entry, []))[1].append(node)
+        for entry in (*crashed, *not_judged):
+            key = entry.what, entry.why.replace(prefix, ""), str(entry.decides)
+            shared.setdefault(key, (entry, []))[1].append(node)
     results = [_name_nodes(item, members, len(nodes)) for item, members in shared.values()]
     findings = (item for item in results if isinstance(item, Finding))
-    result = CheckResult.of(name, findings, (item for item in results if isinstance(item, NotChecked)))
-    return replace(result, outcome="crashed", reason="; ".join(crashed)) if crashed else result
+    return CheckResult.of(name, findings, (item for item in results if isinstance(item, NotChecked)))
 
 
 def _without_commands(item: Finding) -> Finding:

@@ -1,26 +1,22 @@
 """`hang --hosts` joins the snapshots of several hosts at TCP connections.
 
 Loopback connections are not joined, and saved bundles of several hosts are refused. If a host gives no valid answer,
-the verdict on an otherwise healthy job is unknown. Reports number the hosts instead of naming them. The collector that
-is sent to hosts imports the standard library only. Two network namespaces simulate hosts for the whole command.
+the verdict on an otherwise healthy job is unknown. Reports number the hosts instead of naming them. Two network
+namespaces simulate hosts for the whole command. The program that is sent to hosts is tested in test_doctor_hosts.py.
 """
 
-import base64
 import contextlib
-import io
 import json
 import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from diagnostics.collect.remote import MARK, Answer, read_output, zip_sources
-from diagnostics.hang import command
+from diagnostics.collect.remote import MARK, Answer, read_output
 from diagnostics.hang.collect.snapshot import NoProcessError
 from diagnostics.hang.command import join_answers
 from diagnostics.hang.diagnosis import diagnose
@@ -28,7 +24,6 @@ from diagnostics.hang.parsers import ParseError
 from diagnostics.hang.parsers.dump_files import read_files
 from diagnostics.hang.snapshot import SCHEMA, Descriptor, Snapshot, Socket, StackFrame
 from tests.diagnostics.hang.processes import sleeping
-from tests.processes import run_python
 
 ROOT = Path(__file__).parents[3]
 WAITS_FOR_RESPONSE = (StackFrame("/py/lib/python3.11/http/client.py", "_read_status", 286),)
@@ -133,14 +128,6 @@ def test_bundles_of_several_hosts_are_refused(tmp_path):
         (tmp_path / f"{name}.json").write_text(json.dumps(part.to_json()))
     with pytest.raises(ParseError, match="--hosts"):
         read_files([str(tmp_path / "a.json"), str(tmp_path / "b.json")])
-
-
-def test_sent_collector_imports_only_the_standard_library(tmp_path):
-    """Its module is imported without site-packages. The collector of doctor is tested in test_doctor_hosts.py."""
-    zipfile.ZipFile(io.BytesIO(base64.b64decode(zip_sources()))).extractall(tmp_path)
-    text = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {command.SNAPSHOT_MODULE}"
-    done = run_python("-I", "-S", "-c", text)
-    assert not done.stderr
 
 
 # Two simulated hosts: separate process and network namespaces, connected by a virtual cable.
