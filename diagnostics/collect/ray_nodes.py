@@ -75,13 +75,13 @@ def run_on_nodes(options: dict[str, Any], _folder: str) -> dict[str, Any]:
     limit_s = options["limit_s"]
     ray.init(options["address"], log_to_driver=False, logging_level="CRITICAL", namespace="grpo-doctor")
     task, tasks, nodes = ray.remote(num_cpus=0, max_retries=0)(collect), {}, []
-    found = sorted(ray.nodes(), key=lambda node: (node["NodeManagerAddress"], node["NodeManagerPort"]))
-    for node in found:
+    members = sorted(ray.nodes(), key=lambda node: (node["NodeManagerAddress"], node["NodeManagerPort"]))
+    for node in members:
         if node["Alive"]:
             there = strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             tasks[node["NodeID"]] = task.options(scheduling_strategy=there).remote(options["text"], limit_s)
     done = ray.wait([*tasks.values()], num_returns=len(tasks), timeout=limit_s)[0] if tasks else []
-    for node in found:
+    for node in members:
         started, output, problem = tasks.get(node["NodeID"]), "", f"no answer within {limit_s:g} s"
         if started is None:
             problem = f"Ray reports it dead: {node.get('DeathReasonMessage') or 'without a reason'}"

@@ -84,9 +84,9 @@ def differences(nodes: list[Node]) -> Iterator[Finding]:
     order = list(VALUE_KINDS)
     for kind, name in sorted(set().union(*values), key=lambda key: (order.index(key[0]), key[1])):
         groups: dict[str, list[int]] = defaultdict(list)
-        for position, known in enumerate(values):
+        for position, of_node in enumerate(values):
             # Nodes whose value is unknown are in no group.
-            if value := known.get((kind, name), VALUE_KINDS[kind].get("missing")):
+            if value := of_node.get((kind, name), VALUE_KINDS[kind].get("missing")):
                 groups[value].append(position)
         if len(groups) > 1:
             largest = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0]))
@@ -112,13 +112,13 @@ def differences(nodes: list[Node]) -> Iterator[Finding]:
 def _sentence(entries: list[str], groups: list[list[Node]], answered: int, total: int) -> str:
     """Return differences with the same groups as text: "torch 2.9.0 on 3 of 4 nodes; torch 2.6.0 on rank 3 (d)."."""
     places = [node_names(members) for members in groups]
-    known, largest = sum(map(len, groups)), len(groups[0])
+    known_count, largest = sum(map(len, groups)), len(groups[0])
     if largest > 1:
         among = f"{answered} nodes" if answered == total else f"the {answered} nodes that answered"
         places[0] = f"{largest} of {among}"
     text = "; ".join(f"{entry} on {place}" for entry, place in zip(entries, places, strict=True))
-    text += "" if largest * 2 > known else " (no majority)"
-    return text + (f"; unknown on {answered - known}." if known < answered else ".")
+    text += "" if largest * 2 > known_count else " (no majority)"
+    return text + (f"; unknown on {answered - known_count}." if known_count < answered else ".")
 
 
 def _values_text(items: Values, number: int) -> str:
