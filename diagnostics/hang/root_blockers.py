@@ -167,10 +167,7 @@ class RootSearch:
         of_child = any(entry.kind == "child" for entry in cycle)
         kinds = {"processes_queue": "lost_message"} | ({} if of_child else {"processes_lock": "lock"})
         guesses = [entry for entry in cycle if entry.kind in kinds and not entry.certain]
-        # A process that has to accept a connection first is blocked itself.
-        targets = self._index.states_of(entry.target for entry in cycle if entry.kind == "socket")
-        accepts = any(self._index.has_backlog(state.process) for state in targets)
-        if len(guesses) == 1 and not accepts:
+        if len(guesses) == 1:
             [guess] = guesses
             path, source = chain[: chain.index(guess)], (guess.source,)
             return RootBlocker("stuck", kinds[guess.kind], source, path, certainty="hypothesis")
@@ -223,9 +220,7 @@ def _end_of_chain(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) 
         return RootBlocker("cycle", "locks", key, path)
     if kind in IDLE and path and path[-1].kind in ("pool", "future", "processes_queue", "data_loader"):
         # The workers are idle, so the result that the process waits for is lost.
-        frames = index.states[path[-1].source].frames
-        in_callback = any(frame.function == "_invoke_callbacks" for frame in frames)
-        return RootBlocker("stuck", "pool" if in_callback else "lost_message", (path[-1].source,), path)
+        return RootBlocker("stuck", "lost_message", (path[-1].source,), path)
     level = "quiet" if _is_quiet(index, state, path) else "stuck"
     certainty = "established" if kind == "input" else "supported"
     return RootBlocker(level, _cause(index, state, path), key, path, kind != "input", certainty)

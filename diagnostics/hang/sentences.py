@@ -118,16 +118,13 @@ def details_of(index: JobIndex, verdict: Verdict) -> dict[str, str]:
     `stack_fixes.toml` names these details in the conditions of fixes.
     """
     for state in index.states_of(verdict.culprits)[:1]:
-        relocks = state.thread.relocks
-        took = "" if relocks is None else "".join(map(frame_text, state.frames[relocks:][:1]))
         family = [
             s for s in index.states.values() if s.process.ppid in (state.process.pid, state.process.ppid)
         ]
         ended = [s for s in family if s.kind == "dead" and s.process.key not in verdict.culprits]
         new = [s for s in family if any("pool.py:_handle_workers" in f.location for f in s.frames)]
         writers = index.stdin_writers(state.process)
-        facts = _thread_facts(index, state, took=bool(took)) | {
-            "relock": took,
+        facts = _thread_facts(index, state) | {
             "worker_replaced": state.kind == "pool" and new,
             "message_short": verdict.cycle and {e.kind for e in verdict.chain[-2:]} in ({"socket"}, {"pipe"}),
             "outside": state.kind == "input" and not writers,
@@ -139,27 +136,26 @@ def details_of(index: JobIndex, verdict: Verdict) -> dict[str, str]:
         }
         named = {"dead": ended, "new": new, "writer": writers[:_MAX_NAMES]}
         words = {name: _enumerate(map(_short_label, states)) for name, states in named.items()}
-        texts = {name: DETAILS[name].format(frame=took, **words) for name, holds in facts.items() if holds}
+        texts = {name: DETAILS[name].format(**words) for name, holds in facts.items() if holds}
         return texts if index.snapshot.live else dict.fromkeys(texts, "")
     return {}
 
 
-def _thread_facts(index: JobIndex, state: BlockedState, *, took: bool) -> dict[str, object]:
-    """Return which details hold for the blocking thread; `took` is whether it took its lock itself."""
+def _thread_facts(index: JobIndex, state: BlockedState) -> dict[str, object]:
+    """Return which details hold for the blocking thread."""
     process, names, kinds = (
         state.process,
         [frame.location for frame in state.frames],
         state.call.wait.ended_by,
     )
     holders = index.semaphore_holders(state)
-    locked = state.kind == "lock" and not took and (state.alone or not index.snapshot.live)
+    locked = state.kind == "lock" and (state.alone or not index.snapshot.live)
     forked = locked and (process.forked or any(map(PATTERNS["forks"].match, names)))
     between = state.kind in ("barrier", "tasks_done") and state.thread.futex.startswith("sem:")
-    by_thread = kinds[:2] == ("thread",) and not (took or forked or between)
+    by_thread = kinds[:2] == ("thread",) and not (forked or between)
     alone = state.alone and by_thread and not state.has_time_limit
     return {
         "holder_ended": holders and not holders & index.states.keys(),
-        "holds_itself": process.key in holders,
         "datagram": state.kind == "socket" and not index.waited_sockets(state),
         "forked_lock": forked,
         "none_takes": alone and state.kind == "tasks_done",

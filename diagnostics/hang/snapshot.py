@@ -74,7 +74,6 @@ class Thread:
         signals: Numbers of the signals that a call of sigwait waits for, or that end a call of pause.
         endless: Whether a futex call has no timeout; for epoll, also that no signal which the program handles ends it.
         timed: Whether the system call has a time limit.
-        relocks: Position of the frame in which the thread took the lock that it waits for, by the source; None if none.
         runnable: Share of the time in which the thread ran or waited for a processor; None if unknown.
         asleep_s: Seconds since the thread last ran; None if unknown.
     """
@@ -94,7 +93,6 @@ class Thread:
     signals: tuple[int, ...] = ()
     endless: bool = False
     timed: bool = False
-    relocks: int | None = None
     runnable: float | None = None
     asleep_s: float | None = None
 

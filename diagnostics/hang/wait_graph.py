@@ -60,7 +60,7 @@ class _Waiter:
     def edges(self) -> list[Edge]:
         """Return edges by the first of these that gives any.
 
-        They are: descriptors, `ended_by`, dead children, siblings at a named pipe, waiting clients, other peers.
+        They are: descriptors, `ended_by`, dead children, waiting clients, other peers.
 
         An idle process has edges only for requests that it may have forwarded, or while clients wait to be accepted.
         """
@@ -74,12 +74,6 @@ class _Waiter:
             edges = edges or (_FINDERS[name](self) if name in _FINDERS else [])
         if not edges and self.kind in _MAY_WAIT_FOR_DEAD_CHILD:
             edges = self.dead_process_edges("has not noticed the end of", self.children)
-        siblings = self.index.families[self.process.host, self.process.ppid]
-        if not edges and "named pipe" in self.state.call.detail:
-            text = f"waits in the open of {self.thread.opens} for"
-            details = {p: self.index.states[p.key].call.detail for p in siblings if p.key != self.process.key}
-            openers = [p for p, detail in details.items() if "named pipe" in detail]
-            edges = [self.edge(p, text, self.syscall_file, certain=False) for p in openers]
         edges = edges or self.handler_edges()
         return edges or (self.connected_peer_edges() if self.has_unknown_peer() else [])
 
@@ -149,13 +143,10 @@ class _Waiter:
         wait = self.state.call.wait.text
         text = "waits for a connection to be accepted by" if self.kind == "connect" else f"{wait} from"
         text = "sends data that is not read by" if self.kind == "socket_full" else text
-        # A process that has both ends open inherited one of them, as others may have: the owner may be dead.
-        owners = [owner.key for owner, _ in self.index.owners.get((self.process.host, socket.peer), ())]
-        inherited = socket.kind == "unix" and self.process.key in owners
         peers = [(p, _end_evidence(self.process, socket, p)) for p in self.index.peers(self.process, socket)]
-        edges = [self.edge(p, text, call, ends, end, certain=not inherited) for p, end in peers]
-        if socket.kind == "unix" and (inherited or not peers):
-            return edges + self.dead_child_edges(call, ends, certain=not peers)
+        edges = [self.edge(p, text, call, ends, end) for p, end in peers]
+        if socket.kind == "unix" and not peers:
+            return self.dead_child_edges(call, ends, certain=True)
         if edges:
             return edges
         # A listening or unconnected socket has no peer: its address is 0.0.0.0:0.

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from diagnostics.hang.collect import sockets
-from diagnostics.hang.snapshot import Descriptor, Process, Socket, StackFrame
+from diagnostics.hang.snapshot import Descriptor, Socket, StackFrame
 from tests.diagnostics.hang.processes import (
     ACCEPT,
     AT_FUTEX,
@@ -44,17 +44,6 @@ def test_main_thread_is_named_beside_the_thread_that_blocks_it():
     sentence = verdict_of(with_threads(sleeping(7, 1, *joins, thread=AT_FUTEX), refresh)).sentence
     assert "waits for a lock in refresh" in sentence
     assert "while its main thread waits for another thread in stop" in sentence
-
-
-def test_dead_child_is_blamed_although_others_inherited_its_socket():
-    trainer = sleeping(
-        7, 1, MAIN, thread=RECEIVES, fds=(Descriptor(3, "unix", 50), Descriptor(4, "unix", 51))
-    )
-    heir = sleeping(9, 7, MAIN, thread={"syscall": "pause"}, fds=(Descriptor(4, "unix", 51),))
-    dead = Process(8, 7, state="Z")
-    verdict = verdict_of(trainer, dead, heir, sockets=connection(50, "unix"))
-    assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "dead", ("/8",))
-    assert verdict.certainty == "supported"
 
 
 def test_two_senders_whose_data_is_not_read_are_a_deadlock():
@@ -116,13 +105,6 @@ def test_timer_may_end_a_wait_and_a_thread_that_waits_does_not(path, outcome):
     assert verdict.outcome == outcome
 
 
-def test_named_pipes_opened_in_opposite_order_are_a_deadlock():
-    opens = [{"syscall": "openat", "opens": f"/job/{name} (a named pipe)"} for name in ("in", "out")]
-    verdict = verdict_of(*(sleeping(7 + n, 1, MAIN, thread=values) for n, values in enumerate(opens)))
-    assert (verdict.cause, verdict.culprits) == ("deadlock", ("/7", "/8"))
-    assert verdict_of(sleeping(7, 1, MAIN, thread=opens[0])).cause == "lost_message"
-
-
 def test_semaphore_shared_with_a_waiting_process_is_no_proof_of_a_cycle():
     """A worker waits for a lock that its parent maps, too, and the parent waits for the worker's pipe.
 
@@ -145,18 +127,6 @@ def test_event_shared_between_processes_is_no_lock():
     verdict = verdict_of(sleeping(7, 1, event, event, MAIN, thread={"syscall": "futex", "futex": "sem:5"}))
     assert verdict.cause == "lost_message"
     assert "waits for an event shared between processes in main" in verdict.sentence
-
-
-def test_callback_of_a_future_that_waits_for_its_own_pool_is_named():
-    frames = (
-        WAIT,
-        StackFrame(f"{PYTHON}/concurrent/futures/_base.py", "result"),
-        StackFrame("/job/a.py", "grade", 3),
-    )
-    frames = (*frames, StackFrame(f"{PYTHON}/concurrent/futures/_base.py", "_invoke_callbacks"))
-    idle = StackFrame(f"{PYTHON}/concurrent/futures/process.py", "_process_worker")
-    driver = with_threads(sleeping(7, 1, *frames[:2], MAIN, thread=AT_FUTEX), frames)
-    assert verdict_of(driver, sleeping(8, 7, idle, thread=AT_FUTEX)).cause == "pool"
 
 
 @pytest.mark.parametrize(("asleep_s", "outcome"), [(23.0, "waiting"), (400.0, "hang")])

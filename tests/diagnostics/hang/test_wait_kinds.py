@@ -337,7 +337,6 @@ LOCK = StackFrame("/job/main.py", "save", 6, "acquire")
 @pytest.mark.parametrize(
     ("frames", "thread", "forked", "words", "fix"),
     [
-        ((LOCK, MAIN), {"relocks": 1}, True, "this thread took before in main", "lock_taken_twice"),
         ((LOCK, MAIN), {}, True, "fork copied in its locked state", "fork_with_lock"),
         ((LOCK, MAIN), {}, False, "no other thread of the process is left", "raised_with_lock"),
         ((WAIT, QUEUE_GET, MAIN), {}, False, "no other thread of the process is left", "thread_ended"),
