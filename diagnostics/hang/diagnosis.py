@@ -171,14 +171,15 @@ def _waits_for_user(index: JobIndex, blocker: RootBlocker) -> bool:
 
 
 def _blocker_order(index: JobIndex, blocker: RootBlocker, waiting: int) -> tuple[int, ...]:
-    """Return a sort key, best first: level, observed, many waiting, specific cause, long chain."""
+    """Return a sort key, best first: level, observed, many waiting, specific cause, no launcher, long chain."""
     observed = 0 if index.states.keys() & set(blocker.culprits) else 1
     level = LEVELS.index(blocker.level)
     if blocker.cause in ("native", "poll") and level == 2:
         level = 3  # report the least understood cause last
-    # An unanswered request is better evidence than a rank outside a collective.
+    # An unanswered request is better evidence than a rank outside a collective; a launcher's wait is the weakest.
+    launcher = bool(blocker.chain) and blocker.chain[0].kind == "child"
     unspecific = blocker.cause == "absent" or not blocker.chain
-    return level, observed, -waiting, unspecific, -len(blocker.chain)
+    return level, observed, -waiting, unspecific, launcher, -len(blocker.chain)
 
 
 def _longest_wait_s(index: JobIndex, blocker: RootBlocker, keys: tuple[str, ...]) -> float | None:

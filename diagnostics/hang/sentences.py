@@ -118,24 +118,16 @@ def details_of(index: JobIndex, verdict: Verdict) -> dict[str, str]:
     `stack_fixes.toml` names these details in the conditions of fixes.
     """
     for state in index.states_of(verdict.culprits)[:1]:
-        family = [
-            s for s in index.states.values() if s.process.ppid in (state.process.pid, state.process.ppid)
-        ]
-        ended = [s for s in family if s.kind == "dead" and s.process.key not in verdict.culprits]
-        new = [s for s in family if any("pool.py:_handle_workers" in f.location for f in s.frames)]
         writers = index.stdin_writers(state.process)
         facts = _thread_facts(index, state) | {
-            "worker_replaced": state.kind == "pool" and new,
             "message_short": verdict.cycle and {e.kind for e in verdict.chain[-2:]} in ({"socket"}, {"pipe"}),
             "outside": state.kind == "input" and not writers,
             "writer": state.kind == "input" and writers and index.may_get_input(state.process),
             "elsewhere": verdict.cause == "absent" and state.kind == "sleep",
             "accepts_none": any(index.has_backlog(s.process) for s in index.states_of(verdict.culprits)),
-            "dead": ended and state.kind != "sleep",
             "tasks_unseen": verdict.cause == "lost_answer" and any("asyncio" in f.path for f in state.frames),
         }
-        named = {"dead": ended, "new": new, "writer": writers[:_MAX_NAMES]}
-        words = {name: _enumerate(map(_short_label, states)) for name, states in named.items()}
+        words = {"writer": _enumerate(map(_short_label, writers[:_MAX_NAMES]))}
         texts = {name: DETAILS[name].format(**words) for name, holds in facts.items() if holds}
         return texts if index.snapshot.live else dict.fromkeys(texts, "")
     return {}

@@ -288,20 +288,17 @@ class _Waiter:
         return edges
 
     def actor_edges(self) -> list[Edge]:
-        """Return edges to Ray actors that run a method: to those connected to this process, else to all.
+        """Return edges to the other Ray actors that run a method.
 
         Actors with an idle event loop count only if there are no other actors and this process's loop is not blocked.
         """
         running = [p for p in self.index.running_actors if p.key != self.process.key]
-        connections = self.index.open_connections(self.process)
-        nearby = {p.key for _, socket in connections for p in self.index.peers(self.process, socket)}
-        candidates = [p for p in running if p.key in nearby] or running
         # An actor with an idle event loop awaits another actor.
-        stuck = [p for p in candidates if self.index.states[p.key].kind not in IDLE]
+        stuck = [p for p in running if self.index.states[p.key].kind not in IDLE]
         if self.state.loop_blocked and not stuck:
             return []  # no result reaches a loop that is blocked
         text = "waits for a result from"
-        targets = (stuck or candidates)[: self.limit]
+        targets = (stuck or running)[: self.limit]
         titles = [(p, f"its title: {truncate(p.ray_method, 60)}") for p in targets]
         return [self.edge(p, text, self.frame, title, needs="all", certain=False) for p, title in titles]
 

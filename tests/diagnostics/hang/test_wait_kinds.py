@@ -8,11 +8,10 @@ import sys
 
 import pytest
 
-from diagnostics import safe_io
-from diagnostics.hang.collect import discovery, peers, proc
+from diagnostics.hang.collect import discovery, proc
 from diagnostics.hang.diagnosis import diagnose
 from diagnostics.hang.known_issues import stack_fix
-from diagnostics.hang.snapshot import Descriptor, Lock, Process, Snapshot, Socket, StackFrame
+from diagnostics.hang.snapshot import Descriptor, Lock, Snapshot, Socket, StackFrame
 from tests.diagnostics.hang.processes import (
     ACCEPT,
     AT_FUTEX,
@@ -311,21 +310,6 @@ def test_process_that_waits_for_a_lock_file_is_not_its_holder():
     assert stack_fix(diagnosis).name == "stale_lock_file"
 
 
-def test_lock_files_of_other_jobs_are_not_considered_while_this_job_holds_one(monkeypatch):
-    """If no process of this job holds a lock file, the other job's process is a possible blocker."""
-    library = StackFrame("/env/lib/python3.11/site-packages/filelock/_api.py", "acquire", 300)
-    waits, holds = sleeping(8, 1, library, MAIN), sleeping(7, 1, MAIN)
-    lines = [
-        f"{n}: FLOCK ADVISORY WRITE {pid} 00:1:{inode} 0 EOF" for n, pid, inode in ((1, 7, 70), (2, 9, 90))
-    ]
-    monkeypatch.setattr(safe_io, "read_kernel_file", lambda _path: "\n".join(lines))
-    entries = {pid: discovery.ProcessEntry(pid, 1, 0, "python") for pid in (7, 8, 9)}
-    files = {pid: (Descriptor(3, "file", inode, "w", "/job/a.lock"),) for pid, inode in ((7, 70), (9, 90))}
-    host = peers.Host(entries, files)
-    assert peers.possible_blockers(host, [waits, holds]) <= {7}
-    assert 9 in peers.possible_blockers(host, [waits])
-
-
 def test_loky_resource_tracker_is_a_helper():
     title = "python -m joblib.externals.loky.backend.resource_tracker --pipe 5"
     assert discovery.role_of_title(title)[0] == "helper"
@@ -348,15 +332,3 @@ def test_wait_for_a_thread_that_does_not_exist_is_explained(frames, thread, fork
     )
     assert words in diagnosis.verdict.sentence
     assert stack_fix(diagnosis).name == fix
-
-
-def test_replaced_and_dead_workers_are_named():
-    result = StackFrame(f"{PYTHON}/multiprocessing/pool.py", "wait"), MAIN
-    starts = StackFrame(f"{PYTHON}/multiprocessing/pool.py", "_handle_workers")
-    takes = StackFrame(f"{PYTHON}/multiprocessing/pool.py", "worker"), starts
-    worker = sleeping(8, 7, *takes, thread=AT_FUTEX)
-    sentence = verdict_of(sleeping(7, 1, WAIT, *result, thread=AT_FUTEX), worker).sentence
-    assert "pid 8 replaced a worker" in sentence
-    waits = sleeping(7, 1, MAIN, thread={"syscall": "futex", "futex": "sem:5"})
-    sentence = verdict_of(waits, Process(9, 1, state="Z"), locks=(Lock(5, 0, "semaphore"),)).sentence
-    assert "the one that held it has ended; pid 9 is dead" in sentence
