@@ -14,13 +14,11 @@ from itertools import islice
 from pathlib import Path
 
 from diagnostics import safe_io
-from diagnostics.api_index.uses import Use
 from diagnostics.findings import NotChecked
 from diagnostics.lint.dialects import framework_of_source
 from diagnostics.lint.project_files import find_above, find_script
 from diagnostics.lint.project_requirements import is_in_project
 from diagnostics.lint.readers.python import MAX_SYNTAX_NODES, declared_options, parse_python, read_configs
-from diagnostics.lint.readers.script_uses import collect_script_uses
 from diagnostics.lint.readers.shell_scope import HOLE
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
@@ -44,7 +42,6 @@ class UserScript:
         refuses_unknown: Whether this parser refuses options that neither TRL's classes nor the script declare.
         configs: The GRPOConfig objects that it creates itself.
         problem: Why it could not be read; empty if it was.
-        uses: What it takes from packages in the API index.
     """
 
     options: frozenset[str] = frozenset()
@@ -53,7 +50,6 @@ class UserScript:
     refuses_unknown: bool = False
     configs: list[Settings] = field(default_factory=list)
     problem: str = ""
-    uses: tuple[Use, ...] = ()
 
 
 @lru_cache(maxsize=100)
@@ -72,8 +68,7 @@ def read_user_script(path: Path) -> UserScript:
     options = _declared_in(tree).union(*(declared for declared, _ in imported))
     framework = framework_of_source(text) or next((name for _, name in imported if name), "")
     refuses_unknown = not _KEEPS_UNKNOWN.search(text) and _parses_known_classes(tree)
-    uses = configs[0].uses if configs else collect_script_uses(text, str(path))
-    return UserScript(options, framework, bool(_PARSES.search(text)), refuses_unknown, configs, uses=uses)
+    return UserScript(options, framework, bool(_PARSES.search(text)), refuses_unknown, configs)
 
 
 def _parses_known_classes(tree: ast.Module) -> bool:
@@ -141,7 +136,7 @@ def add_script_settings(settings: Settings, file: str, *, module: bool = False) 
         _add_not_checked(settings, f"{script.problem}, so its options were not checked", "", Place(str(path)))
         return
     # A script that trains under another name may declare other options.
-    settings.script_options, settings.uses = script.options, script.uses
+    settings.script_options = script.options
     settings.framework_parser = script.refuses_unknown and script.framework == "trl"
     if script.uses_parser or not script.framework:
         return

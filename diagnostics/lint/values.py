@@ -9,7 +9,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from diagnostics.api_index.uses import Use
 from diagnostics.findings import NotChecked
 from diagnostics.output.redact import remember_secret, truncate
 
@@ -117,7 +116,6 @@ class Settings:
         split: Assignments with a blank beside `=`, which the shell or Hydra takes for several words.
         unexported: Assigned variables that do not reach the command; see `shell.Command`.
         files: Other files that were read for the settings.
-        uses: What the Python script takes from packages in the API index; see `collect_script_uses`.
     """
 
     framework: str
@@ -140,7 +138,6 @@ class Settings:
     split: list[Value] = field(default_factory=list)
     unexported: tuple[Value, ...] = ()
     files: set[str] = field(default_factory=set)
-    uses: tuple[Use, ...] = ()
 
     def set(self, key: str, value: Value, *, notes_repeated: bool = False) -> None:
         """Set an option; if `notes_repeated`, add a value of the same file that it replaces to `repeated`."""

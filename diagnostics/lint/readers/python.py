@@ -20,7 +20,6 @@ from diagnostics import safe_io
 from diagnostics.findings import NotChecked
 from diagnostics.frameworks import FRAMEWORKS, top_level_package
 from diagnostics.lint.dialects import DIALECTS, Dialect, framework_of_source
-from diagnostics.lint.readers.script_uses import collect_script_uses
 from diagnostics.lint.readers.structured import (
     MAX_DEPTH,
     InvalidSyntaxError,
@@ -68,13 +67,9 @@ def read_configs(text: str, file: str) -> list[Settings]:
     if not framework or not DIALECTS[framework].classes or not any(name in text for name in _CLASSES):
         return []
     try:
-        configs = _ConfigFinder(file, DIALECTS[framework]).find(parse_python(text, file))
+        return _ConfigFinder(file, DIALECTS[framework]).find(parse_python(text, file))
     except RecursionError:
         raise UnreadableError(f"{file}: nested too deep") from None
-    uses = collect_script_uses(text, file) if configs else ()
-    for config in configs:
-        config.uses = uses
-    return configs
 
 
 def declared_options(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr | None]]:

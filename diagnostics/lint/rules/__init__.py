@@ -9,7 +9,6 @@ from diagnostics.lint.rules import (  # noqa: F401
     known_issues,
     options,
     placeholders,
-    script_names,
     servers,
 )
 from diagnostics.lint.rules.registry import CHECKS, Rule, registered_rules

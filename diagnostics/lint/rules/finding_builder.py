@@ -20,7 +20,7 @@ from diagnostics.lint.values import Value
 # Codes of findings that are errors also for a changed copy: they are about the command, or the copy's own options.
 _HOLDS_FOR_COPIES = {"CFG113", "CFG114", "CFG120", "CFG121"}
 # Codes of checks, which are no known issues, and their evidence levels.
-_CHECK_CODES = {"CFG901": "static", "CMP906": "static", "ENV902": "executed"}
+_CHECK_CODES = {"CFG901": "static", "ENV902": "executed"}
 
 
 def to_finding(plan: RunPlan, code: str, problem: Problem) -> Finding | None:
