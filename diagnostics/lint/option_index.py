@@ -3,7 +3,6 @@
 - Options of a release: `is_indexed_release`, `option_names`, `exact_options`, `release_span`, `lacks_option`; in
   a run's release, `missing_option` describes one that is missing, and `experimental_options` returns those of verl's
   programs.
-- Options of a project's own copy: `copy_options`, which reads its files.
 - Options of a run: `options_to_check`, `added_options`, `refused_options`, `doubtful_options`, `unindexed_part`, and
   `releases_with_all`, which returns the releases that have all of them.
 - Names: `accepts` and `complete_option` match as argparse does; `suggest` and `find_successors` find similar options,
@@ -18,20 +17,15 @@ import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache, lru_cache
-from pathlib import Path
 
 from packaging.version import Version
 
-from diagnostics import safe_io
 from diagnostics.api_index import query, store
 from diagnostics.api_index.options import command_options, is_declared
 from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS, parser_of, uses_overrides
 from diagnostics.lint.command_lines import LAUNCHERS
 from diagnostics.lint.dialects import DIALECTS
-from diagnostics.lint.project_requirements import is_in_project
-from diagnostics.lint.readers import hydra
 from diagnostics.lint.run_plan import RunPlan
-from diagnostics.lint.user_scripts import read_declarations
 from diagnostics.lint.values import TYPED_FILES, Settings, Value
 from diagnostics.versions import in_range
 
@@ -408,39 +402,6 @@ def expand_abbreviations(settings: Settings, release: Version | None) -> None:
         if full is not None and full not in settings.options and len(key) > 1:
             del settings.options[key]
             settings.set(full, value)
-
-
-def copy_options(settings: Settings, folder: str) -> Mapping[str, Value | None]:
-    """Return the options of a project's own copy of a framework, with the defaults in its files or None.
-
-    The result is empty if the files cannot be read or links lead out of the project, for parsers other than Hydra and
-    argparse, and if a part of the command's composed config is missing or is a file that the command chooses.
-
-    Args:
-        settings: The settings of a run of the framework.
-        folder: The folder of the copy's package.
-    """
-    files = (Path(folder, name) for name in ("trainer/main_ppo.py", "trainer/config", "cli/train_ppo_ray.py"))
-    if not all(is_in_project(file, settings.place.file) for file in files):
-        return {}
-    if parser_of(settings.framework) == "hydra":
-        name = settings.options.get("--config-name")
-        config = str(name.data).removesuffix(".yaml") if name is not None and name.known else ""
-        # A file that the command chooses for a part of the config is not read.
-        chosen = [key for key in settings.prefixes if "." not in key or _GROUP_MARKS & set(key)]
-        return {} if chosen else composed_copy(folder, config, settings.place.file)
-    if parser_of(settings.framework) == "argparse":
-        return dict.fromkeys(read_declarations(Path(folder, "cli/train_ppo_ray.py"))[0])
-    return {}
-
-
-@cache
-def composed_copy(folder: str, config: str, script: str) -> Mapping[str, Value | None]:
-    """Return the options of a copy of verl in one of its configs; if `config` is empty, in that of its main program."""
-    main, configs = Path(folder, "trainer/main_ppo.py"), Path(folder, "trainer/config")
-    text = safe_io.read_text(main, 1_000_000) if main.is_file() else ""
-    default = re.search(r"""hydra\.main\([^)]{0,300}config_name\s*=\s*["'](\w+)""", text)
-    return hydra.ComposedConfig(configs, config or default[1], script).options if default else {}
 
 
 def is_indexed_release(package: str, release: Version | None) -> bool:

@@ -18,7 +18,7 @@ from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Value
 
 # Codes of findings that are errors also for a changed copy: they are about the command, or the copy's own options.
-_HOLDS_FOR_COPIES = {"CFG113", "CFG114", "CFG120", "CFG121"}
+_HOLDS_FOR_COPIES = {"CFG113", "CFG114", "CFG120"}
 # Codes of checks, which are no known issues, and their evidence levels.
 _CHECK_CODES = {"CFG901": "static", "ENV902": "executed"}
 

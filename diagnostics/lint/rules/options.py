@@ -1,8 +1,7 @@
-"""Rules about options: refused or misspelt names, refused values, `+` keys that exist, options that have no effect.
+"""Rules about options: refused or misspelt names, refused values, options that have no effect.
 
-The last rule finds options that follow the end of the command. The names come from the option index, or from the files
-of the project's own copy of the framework; types and choices come from the API index. `refuse_value` also serves the
-comparison of two releases.
+The last rule finds options that follow the end of the command. The names come from the option index; types and choices
+come from the API index. `refuse_value` also serves the comparison of two releases.
 """
 
 import difflib
@@ -55,15 +54,14 @@ def removed_options_are_not_used(plan: RunPlan) -> Iterator[Problem]:
 def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
     """The run sets only options that its release has, because the framework's own parser refuses others."""
     name, settings = plan.option_package, plan.settings
-    release, folder = option_index.known_release(plan), plan.versions.copies.get(plan.framework, "")
+    release = option_index.known_release(plan)
     if not settings.framework_parser:
         return
     program, indexed, names = f"{name} {release}" if release else DISPLAY_NAMES[name], None, frozenset[str]()
     repository = option_index.is_repository(name)
     if plan.own_copy and not repository:
-        program = f"The project's own copy of {DISPLAY_NAMES[name]}, in {folder},"
-        names = frozenset(option_index.copy_options(settings, folder))
-    elif plan.role == "other" and release:
+        return
+    if plan.role == "other" and release:
         names = index.command_options(plan.release_of(release))
     elif repository or option_index.is_indexed_release(name, release):
         names = option_index.option_names(name, plan.role) | option_index.experimental_options(plan)
@@ -383,30 +381,6 @@ def engine_variables_exist(plan: RunPlan) -> Iterator[Problem]:
                 severity=Severity.WARNING,
                 fix_is_complete=True,
             )
-
-
-@rule("CFG121", check=CHECK, role="any")
-def added_keys_are_new(plan: RunPlan) -> Iterator[Problem]:
-    """A key with `+` is new: Hydra refuses it if the config of the project's own copy has the key with a value."""
-    folder = plan.versions.copies.get(plan.framework, "")
-    if not folder or not plan.settings.framework_parser or parser_of(plan.framework) != "hydra":
-        return
-    options = option_index.copy_options(plan.settings, folder)
-    added = option_index.added_options(plan.settings)
-    existing = [value for value in added if _has_value(options.get(value.key))]
-    if existing:
-        yield Problem(
-            f"The config of the project's own copy of {DISPLAY_NAMES[plan.framework]}, in {folder}, already has "
-            f"{join_some([value.key for value in existing], _MAX_SHOWN, '; ')}, and Hydra adds no existing key.",
-            existing,
-            fix=f"Write {existing[0].key} without the +, or with ++.",
-        )
-
-
-def _has_value(value: Value | None) -> bool:
-    """Return whether a config certainly sets a value; a reference to another value may be null."""
-    data = value.data if value is not None and value.known else None
-    return data not in (None, "???") and "${" not in str(data)
 
 
 @rule("CFG114", check=CHECK, role="any")
