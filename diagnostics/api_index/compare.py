@@ -5,7 +5,7 @@
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from packaging.version import Version
@@ -147,20 +147,6 @@ class Lookup:
         if use.kind in {"positional", "without"}:
             return self._call(use, definition)
         return self._attribute(use, definition) if use.path else ""
-
-    def names_beside(self, use: Use) -> Collection[str]:
-        """Return the names in the module, class or call of a use."""
-        if use.kind == "name":
-            # A name that the module only imports is none of its own.
-            entries = self.api.facts(use.module).items()
-            return [name for name, entry in entries if not entry.lstrip("?").startswith("import ")]
-        definition = self.api.find(use.module, use.name)
-        if definition is None:
-            return ()
-        if use.kind == "attribute":
-            return self.api.members(definition).names
-        signature = self.signature(use, definition)
-        return signature.names if signature else ()
 
     def _argument(self, use: Use, definition: Definition) -> str:
         """Return why a call does not accept a keyword; '' if it does, or if its parameters are not all known."""

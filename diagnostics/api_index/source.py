@@ -1,13 +1,12 @@
 """Parse source files of other packages, which may be built so that reading them takes endless time or memory.
 
-`parse_source` refuses files that are larger or deeper than real source, or have longer names, numbers or f-strings. So
+`parse_source` refuses files that are larger or deeper than real source, or have longer names or numbers. So
 a pass over the tree takes time proportional to the file's size. `expression_text`, `dotted_name` and `constant_texts`
 return texts of nodes; `statements_in` yields nested statements.
 """
 
 import ast
 import itertools
-import re
 from collections.abc import Iterable, Iterator
 
 # Real source has at most half of each: 1.4 MB, 70 levels, names of 95 characters.
@@ -15,17 +14,6 @@ _LARGEST = 3_000_000
 _DEEPEST = 150
 _LONGEST_NAME = 200
 _LARGEST_NUMBER = 10_000
-# Python 3.11 parses an f-string in time proportional to its length times its number of braces.
-_MOST_FSTRING_STEPS = 1_000_000_000
-_FEW_BRACES = 1000
-# A comment, or a string with its prefix.
-_COMMENT_OR_STRING = re.compile(
-    r"""\#[^\n]*+
-    | (?P<prefix>\b[A-Za-z]{1,2})?+
-      (?: \"{3}(?:[^"\\]|\\[\s\S]|"(?!""))*+ | '{3}(?:[^'\\]|\\[\s\S]|'(?!''))*+
-        | "(?:[^"\\\n]|\\[\s\S])*+ | '(?:[^'\\\n]|\\[\s\S])*+ )["']{0,3}""",
-    re.VERBOSE,
-)
 # Longer texts are shortened anyway; each part has at least one character, not counting the contexts of names.
 TOO_LONG = "…"
 _MOST_PARTS = 1000
@@ -38,7 +26,7 @@ def parse_source(text: str) -> ast.Module:
     Raises:
         SyntaxError: This Python version cannot parse the file, or the file exceeds one of the limits above.
     """
-    if len(text) > _LARGEST or _fstring_steps(text) > _MOST_FSTRING_STEPS:
+    if len(text) > _LARGEST:
         raise SyntaxError("larger than any real source file")
     try:
         tree = ast.parse(text)
@@ -50,14 +38,6 @@ def parse_source(text: str) -> ast.Module:
         if not level:
             return tree
     raise SyntaxError(f"nested deeper than {_DEEPEST} levels")
-
-
-def _fstring_steps(text: str) -> int:
-    """Return the number of steps that Python 3.11 needs for the f-strings of a file; 0 if there are few braces."""
-    if text.count("{") < _FEW_BRACES:
-        return 0
-    strings = (match for match in _COMMENT_OR_STRING.finditer(text) if "f" in (match["prefix"] or "").lower())
-    return sum(len(match[0]) * match[0].count("{") for match in strings)
 
 
 def _checked_children(node: ast.AST) -> Iterator[ast.AST]:

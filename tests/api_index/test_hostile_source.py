@@ -24,8 +24,6 @@ def indented(words, depth, body):
 
 # Each took minutes or gigabytes at a size of a megabyte.
 SHAPES = {
-    "braces of one f-string": "x = f'" + "{a}" * 40_000 + "'",
-    "comment that hides an f-string": '# f"""\nx = f"""' + "{a}" * 40_000 + '"""',
     "overloads": "class A:\n" + "".join(f"    def f(self, a{i}): ...\n" for i in range(6000)),
     "classes of an attribute": "class A:\n  def f(self):\n" + "".join(f"    self.x = C{i}()\n" for i in range(10_000)),
     "annotation of an attribute": f"class A:\n  def f(self, e: T[{'X,' * 20_000}]):\n" + "    self.a = e\n" * 10_000,
