@@ -55,6 +55,7 @@ _SENDING_SYSCALLS = ("sendto", "sendmsg", "write", "writev")
 _READING_SYSCALLS = ("read", "poll", "ppoll", "select", "pselect6")
 # Waits for an event or a lock, which an outer frame of the standard library explains.
 _CONDITIONS = ("event", "lock", "processes_lock")
+_BACKWARD = re.compile(r"(?:^|.*/)torch/autograd/(?:__init__|graph)\.py$")
 _CHILD_WAITS = ("wait4", "waitid")
 
 
@@ -159,6 +160,8 @@ def _refine(process: Process, thread: Thread, call: BlockingCall) -> BlockingCal
     if call.kind == "socket" and only_machinery:
         return replace(call, kind="unseen")  # a stack cut off before the caller: it may be an idle listener
     call = _refine_condition(thread, call)
+    if call.kind == "join" and _reduces_gradients(process, thread, call):
+        return replace(call, kind="collective", operation="backward")
     if call.kind == "loop" and not only_machinery and not any("asyncio" in f.path for f in thread.frames):
         by_syscall = _by_syscall(process, thread, call.caller)
         return by_syscall if by_syscall.kind != "loop" else call
@@ -176,6 +179,14 @@ def _refine_condition(thread: Thread, call: BlockingCall) -> BlockingCall:
     machinery = itertools.takewhile(lambda f: PATTERNS["machinery"].match(f.path), thread.frames)
     callers = [k for f in machinery for k, frame in wait_kinds.CALLERS.items() if frame.match(f.location)]
     return replace(call, kind=callers[-1]) if callers else call
+
+
+def _reduces_gradients(process: Process, thread: Thread, call: BlockingCall) -> bool:
+    """Return whether a rank is in a backward pass that no other thread runs, as on a CPU: it reduces gradients."""
+    if process.rank is None or not call.frame or not _BACKWARD.match(call.frame.path):
+        return False
+    threads = [item for item in process.threads if item.tid != thread.tid]
+    return not any("torch/" in frame.path for item in threads for frame in item.frames)
 
 
 def _idle_kind(thread: Thread) -> str:
@@ -259,7 +270,7 @@ class BlockedState:
     Attributes:
         steps: The threads of the path, from the main thread on, each with its blocking call. The last one blocks the
             process. A process that ended, is stopped or has no threads has one step.
-        deadlocked: Threads that wait for each other's locks.
+        deadlocked: Threads that wait for each other's locks or ends.
         in_collective: Threads that are in a collective.
         loop_blocked: Whether the blocking thread runs an event loop, which its call blocks.
         serves: Whether another thread waits for requests, so that an idle main thread is normal.
@@ -306,6 +317,11 @@ class BlockedState:
         return self.thread.timed and by_user and not self.call.wait.polls
 
     @property
+    def polls_for_lock(self) -> bool:
+        """Whether the function that waits is named like the acquisition of a lock."""
+        return bool(self.call.caller and PATTERNS["lock_functions"].match(self.call.caller.location))
+
+    @property
     def call(self) -> BlockingCall:
         """The blocking call of the blocking thread."""
         return self.steps[-1][1]
@@ -332,6 +348,10 @@ def blocked_state(process: Process) -> BlockedState:
         caller = calls[first.tid].caller if process.threads else None
         return BlockedState(process, ((first, BlockingCall(ended or "unseen", caller=caller)),))
     steps = _steps(process, calls, first)
+    # A sleeping process still sends what it put into a queue.
+    feeders = [t for t in process.threads if t.name == "QueueFeederThread" and t.futex.startswith("sem:")]
+    if feeders and steps[-1][1].kind == "sleep":
+        steps = (*steps, (feeders[0], calls[feeders[0].tid]))
     thread, call = steps[-1]
     locked = _locked_threads(process, calls) if call.kind in WITHIN_PROCESS else ()
     collectives = tuple(t for t in process.threads if calls[t.tid].kind == "collective")
@@ -370,6 +390,10 @@ def _steps(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread,
         if best is None or (kind in IDLE and calls[best.tid].kind == "native"):
             break
         steps.append((best, calls[best.tid]))
+    handlers = [t for t in process.threads if t is not start and t.syscall in ("recvfrom", "read")]
+    if kind == "join" and 0 < len(handlers) == len(process.threads) - len(steps):
+        # The handlers of a closed server, which wait for requests.
+        steps.append((handlers[0], _by_syscall(process, handlers[0], None)))
     return tuple(steps)
 
 
@@ -380,7 +404,11 @@ def _serves_manager(thread: Thread) -> bool:
 
 
 def _locked_threads(process: Process, calls: Calls) -> tuple[Thread, ...]:
-    """Return the threads in a deadlock: they wait for several locks, and no active thread runs."""
+    """Return the threads in a deadlock: all join one another, or wait for several locks while no active thread runs."""
+    threads = process.threads
+    joining = [t for t in threads if calls[t.tid].kind == "join" and _THREADING.match(t.frames[0].path)]
+    if len(threads) > 1 and len(joining) == len(threads):
+        return threads
     inactive = (*IDLE, "unseen", "join", "future", "pool", "native")
     active = [t for t in process.threads if calls[t.tid].kind not in inactive]
     at_lock = [t for t in active if calls[t.tid].kind == "lock"]

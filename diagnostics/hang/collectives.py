@@ -3,19 +3,19 @@
 `collective_edges` yields edges of the wait graph from ranks in a collective. They lead to ranks that are in none or
 have no process; without such ranks, to ranks in another collective or to other receivers; else to connected engines.
 MAX_EDGES limits the edges. `rank_groups` finds the ranks of one job by the address of their rendezvous store or by
-their parent process, `missing_ranks` those without a process. `normalized_operation` normalises the name of an
-operation.
+their parent process, `missing_ranks` those without a process. `ranks_apart` finds the ranks at a rendezvous that did
+not meet the others. `normalized_operation` normalises the name of an operation.
 """
 
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, permutations
 
 from diagnostics.hang.blocking_calls import BlockedState, frame_text
-from diagnostics.hang.job_index import JobIndex
-from diagnostics.hang.snapshot import Collective, Process, is_local
+from diagnostics.hang.job_index import JobIndex, merge_overlapping
+from diagnostics.hang.snapshot import LONG_SLEEP_S, Collective, Process, is_local
 from diagnostics.hang.verdict import Edge
 from diagnostics.hang.wait_kinds import IDLE, PATTERNS
 
@@ -153,9 +153,17 @@ def _edges_to_missing_ranks(
 
 
 def _edges_between(index: JobIndex, inside: list[Process], names: dict[str, str]) -> Iterator[Edge]:
-    """Yield edges between ranks in different collectives, from the majority or, without one, in all directions."""
+    """Yield edges between ranks in different collectives, from the majority or, without one, in all directions.
+
+    If all ranks of an observed job have only waited for messages (longer than LONG_SLEEP_S), the first eight of them
+    wait for each other.
+    """
     counts = Counter(names.values()).most_common(2)
     if len(counts) < 2:
+        receivers = [process for process in inside if _waits_for_message(index.states[process.key])]
+        if index.snapshot.live and len(inside) > 1 and receivers == inside:
+            for process, partner in permutations(inside[:_MAX_RECEIVERS], 2):
+                yield replace(_edge(index, process, partner, "sends nothing"), kind="receive", certain=False)
         return
     (majority, first), (_, second) = counts
     records: Records = {r.rank: r for r in index.snapshot.collectives}
@@ -168,6 +176,11 @@ def _edges_between(index: JobIndex, inside: list[Process], names: dict[str, str]
         targets = (p for name, group in by_name.items() if name != names[process.key] for p in group)
         for target in islice(targets, max(1, MAX_EDGES // len(inside))):
             yield _edge_between(index, process, target, records)
+
+
+def _waits_for_message(state: BlockedState) -> bool:
+    """Return whether a rank has waited in `recv` for longer than LONG_SLEEP_S."""
+    return normalized_operation(state.call.operation) == "recv" and (state.asleep_s or 0.0) > LONG_SLEEP_S
 
 
 def _edge_between(index: JobIndex, source: Process, target: Process, records: Records) -> Edge:
@@ -246,6 +259,25 @@ def _names_by_stack(index: JobIndex, inside: list[Process]) -> dict[str, str]:
         key: f"{kind} {sites.get(site, f'at {site}') if operation in _UNNAMED and kind == 'collective' else operation}"
         for key, (kind, operation, site) in names.items()
     }
+
+
+def ranks_apart(index: JobIndex, waiting: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the ranks at a rendezvous that are not in the largest connected group.
+
+    If no two ranks are connected, return the one rank that listens. Empty if all ranks are connected, if the largest
+    groups are equally large, or if none or several of unconnected ranks listen.
+    """
+    processes = [index.states[key].process for key in waiting]
+    peers = {
+        p.key: [q.key for _, s in index.open_connections(p) for q in index.peers(p, s)] for p in processes
+    }
+    connected = ({key, *others} & set(waiting) for key, others in peers.items())
+    groups = sorted(merge_overlapping(connected), key=len, reverse=True)
+    if len(groups) > 1 and len(groups[0]) > len(groups[1]):
+        return tuple(key for key in waiting if key not in groups[0])
+    listening = [key for key in waiting if index.listening_ports(index.states[key].process)]
+    unconnected = len(groups) > 1 and len(groups[0]) == 1
+    return tuple(listening) if unconnected and len(listening) == 1 else ()
 
 
 def normalized_operation(name: str) -> str:

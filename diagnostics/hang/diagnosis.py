@@ -16,7 +16,7 @@ from diagnostics.fixes import count_of, quote_command
 from diagnostics.hang import sentences
 from diagnostics.hang.blocking_calls import BlockedState
 from diagnostics.hang.collect.discovery import SERVICES
-from diagnostics.hang.collectives import IN_COLLECTIVE
+from diagnostics.hang.collectives import IN_COLLECTIVE, ranks_apart
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.root_blockers import LEVELS, RootBlocker, RootSearch
 from diagnostics.hang.snapshot import BUSY_SHARE, LONG_SLEEP_S, TRANSFER_RATE, Snapshot
@@ -94,7 +94,7 @@ def _judge(index: JobIndex, search: RootSearch, blockers: Blockers, patience: Pa
     key, worst = min(waiting.items(), key=lambda item: _blocker_order(index, item[1], same[item[1].culprits]))
     culprits = set(worst.culprits)
     victims = tuple(k for k, b in waiting.items() if culprits & set(b.culprits) and k not in culprits)
-    cycle = worst.level == "cycle" and worst.cause != "locks"
+    cycle = worst.level == "cycle" and worst.cause not in ("locks", "joins")
     waited_s = _longest_wait_s(index, worst, (key, *victims))
     if (
         worst.cause == "pending"
@@ -104,7 +104,7 @@ def _judge(index: JobIndex, search: RootSearch, blockers: Blockers, patience: Pa
         worst = replace(worst, cause="ray_unseen")  # a driver's task runs in another process
     verdict = Verdict(HANG, "", worst.cause, worst.certainty, worst.culprits, worst.chain, cycle)
     verdict = _consider_time(index, replace(verdict, victims=victims, waited_s=waited_s), worst, patience)
-    waker = search.possible_waker(worst) if verdict.outcome == HANG else ""
+    waker = search.possible_waker(worst, patience.quiet_s) if verdict.outcome == HANG else ""
     verdict = replace(verdict, outcome=WAITING) if waker else verdict
     if incomplete and verdict.outcome == HANG and worst.cause in _GUESSES_IF_BLIND:
         verdict = replace(verdict, certainty="hypothesis")
@@ -207,7 +207,7 @@ def _longest_wait_s(index: JobIndex, blocker: RootBlocker, keys: tuple[str, ...]
     return max(known, default=None)
 
 
-def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, patience: Patience) -> Verdict:
+def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, patience: Patience) -> Verdict:  # noqa: PLR0911
     """Set the outcome by the duration of the wait, and the cause of a busy process.
 
     The outcome is hang, waiting or progress, or unknown for a poll in a dump. A dump has no times, so its other waits
@@ -224,8 +224,14 @@ def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, pati
             thread = index.states[blocker.culprits[0]].thread
             cause = "spin_python" if thread.gil or not thread.steady else "spin_native"
             return replace(verdict, cause=cause, certainty="hypothesis")
+        if _rank_is_elsewhere(index, blocker):
+            return replace(verdict, cause="absent", certainty="hypothesis")
         return replace(verdict, outcome=PROGRESS, cause="busy")
     if _may_work_in_turns(index, blocker, patience):
+        states = index.states_of(() if blocker.chain else blocker.culprits)
+        stale_lock = any(state.polls_for_lock and index.only_slept(state) for state in states)
+        if live and stale_lock and index.snapshot.seconds >= patience.quiet_s:
+            return replace(verdict, certainty="hypothesis")
         return replace(verdict, outcome=WAITING if live else UNKNOWN)
     return replace(verdict, outcome=WAITING) if blocker.patient and live and not long else verdict
 
@@ -336,6 +342,13 @@ def _may_be_idle(state: BlockedState) -> bool:
     return not main or (state.kind in _WORKER_WAITS and state.call.caller is None)
 
 
+def _rank_is_elsewhere(index: JobIndex, blocker: RootBlocker) -> bool:
+    """Return whether a rank is in user code while the others are in a collective, in a dump taken after a wait."""
+    states = index.states_of(blocker.culprits)
+    last = blocker.chain[-1].kind if blocker.chain else ""
+    return not index.snapshot.live and last == "collective" and any(s.kind == "compute" for s in states)
+
+
 def _infer_from_partial_dump(index: JobIndex, verdict: Verdict) -> Verdict:
     """For an undecided dump with ranks in collectives or on the device, return a hypothesis that blames no process.
 
@@ -356,14 +369,23 @@ def _infer_from_partial_dump(index: JobIndex, verdict: Verdict) -> Verdict:
 
 
 def _settle_rendezvous(index: JobIndex, verdict: Verdict) -> Verdict:
-    """For ranks that wait at a rendezvous, name no blocking process: the missing rank was not observed."""
+    """For ranks that wait at a rendezvous, replace the blocking processes by the ranks that are apart from most.
+
+    If there are none, the missing rank was not observed, and no process is named. Other verdicts stay unchanged.
+    """
     if verdict.cause != "rendezvous" or not index.snapshot.live:
         return verdict
     waiting = tuple(key for key, state in index.states.items() if state.kind == "rendezvous")
-    victims = tuple(dict.fromkeys((*waiting, *verdict.victims)))
-    sentence = sentences.missing_at_rendezvous(index, verdict, waiting)
-    evidence = sentences.evidence_of(index, waiting)
-    return replace(verdict, culprits=(), victims=victims, chain=(), sentence=sentence, evidence=evidence)
+    separate = ranks_apart(index, waiting)
+    victims = tuple(dict.fromkeys(key for key in (*waiting, *verdict.victims) if key not in separate))
+    chain = verdict.chain if separate == verdict.culprits else ()
+    verdict = replace(verdict, culprits=separate, victims=victims, chain=chain)
+    if separate:
+        sentence = sentences.sentence_of(index, verdict)
+    else:
+        sentence = sentences.missing_at_rendezvous(index, verdict, waiting)
+    evidence = sentences.evidence_of(index, separate or waiting)
+    return replace(verdict, sentence=sentence, evidence=evidence)
 
 
 # Excluded causes, and commands to run next.

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from diagnostics.hang.blocking_calls import BlockedState, BlockingCall, blocked_state
 from diagnostics.hang.collect.discovery import SERVICES
-from diagnostics.hang.snapshot import Descriptor, Lock, Process, Snapshot, Socket, is_local
+from diagnostics.hang.snapshot import TRANSFER_RATE, Descriptor, Lock, Process, Snapshot, Socket, is_local
 from diagnostics.hang.wait_kinds import COMPUTING, IDLE, kinds_of_frame
 
 T = TypeVar("T")
@@ -133,7 +133,7 @@ class JobIndex:
 
     def _waits_for_task(self, state: BlockedState, parent: Process) -> bool:
         """Return whether a child waits for a task that its parent can send."""
-        if state.kind not in _CONSUMER_KINDS or len(state.steps) > 1:
+        if state.kind not in _CONSUMER_KINDS or len(state.steps) > 1 or self.reads_rest(state):
             return False
         if any(frame.function == "get" and _QUEUES.search(frame.path) for frame in state.frames):
             return True
@@ -166,8 +166,19 @@ class JobIndex:
                 self._set_kind(state, "transfer")
             elif state.kind == "loop" and self._is_never_woken(state):
                 self._set_kind(state, "await")
+            elif state.kind == "socket" and self._waits_for_store_key(state):
+                self._set_kind(state, "store_key")
             elif state.kind == "input" and self._reads_from_process(state):
                 self._set_kind(state, "pipe")
+        for state in list(self.states.values()):
+            if state.kind == "sleep" and self._paces_transfer(state):
+                self._set_kind(state, "transfer")
+
+    def _waits_for_store_key(self, state: BlockedState) -> bool:
+        """Return whether a rank waits for an answer of its job's rendezvous store, which another process runs."""
+        port = port_of(state.process.job)
+        from_store = any(port_of(socket.remote) == port for socket in self.waited_sockets(state))
+        return bool(port) and from_store
 
     def _reads_from_process(self, state: BlockedState) -> bool:
         """Return whether a program reads a pipe without a prompt, while a writer is not idle or awaiting a child."""
@@ -204,8 +215,32 @@ class JobIndex:
         """Return whether the blocking thread ran during the observation."""
         return self._is_recent(state.thread.asleep_s)
 
+    def only_slept(self, state: BlockedState) -> bool:
+        """Return whether a process that sleeps woke during the observation, and moved no data."""
+        sockets = [socket for _, socket in self.open_connections(state.process)]
+        moved = state.process.io_moved is not False or any(self._is_recent(s.quiet_s or 0.0) for s in sockets)
+        return state.kind == "sleep" and state.thread.steady and self.ran(state) and not moved
+
     def _is_recent(self, age_s: float | None) -> bool:
         return age_s is not None and age_s < self.snapshot.seconds
+
+    def _paces_transfer(self, state: BlockedState) -> bool:
+        """Return whether a process sleeps between the parts of a transfer that another process waits for."""
+        process, partners, inodes = state.process, set(), set()
+        if not self.ran(state):
+            return False
+        for item in process.fds:
+            socket = self.socket(process, item.fd)
+            # A poll moves data in both directions, a heartbeat little.
+            is_fast = socket is not None and socket.moved > TRANSFER_RATE * self.snapshot.seconds
+            if socket and is_fast and not self._is_recent(socket.received_s):
+                partners |= {peer.key for peer in self.peers(process, socket)}
+            elif process.io_moved and item.kind == "pipe" and "r" in item.mode:
+                inodes.add(item.inode)
+        ends = [end for inode in inodes for end in self.owners[process.host, inode]]
+        # Writers that go on although the pipe is full.
+        partners |= {p.key for p, end in ends if end.mode == "w" and end.fd in self.states[p.key].waited_fds}
+        return any(self.states[key].kind == "transfer" for key in partners - {process.key})
 
     def _has_no_open_request(self, state: BlockedState) -> bool:
         """Return whether a client has no unanswered request on what it waits for, and its servers are idle.
@@ -286,6 +321,21 @@ class JobIndex:
             return [lock for lock in known if lock.path.endswith(".lock")]
         return [lock for inode in sorted(inodes) for lock in self.locks.get((process.host, inode), ())]
 
+    def own_lock_fds(self, state: BlockedState) -> list[int]:
+        """Return the descriptors of the file whose lock a process waits for, if only that process holds the lock."""
+        locks = self.awaited_file_locks(state) if state.kind == "file_lock" else []
+        if {f"{lock.host}/{lock.pid}" for lock in locks} != {state.process.key}:
+            return []
+        files = (
+            i for i in state.process.fds if i.kind == "file" and i.inode in {lock.inode for lock in locks}
+        )
+        return [item.fd for item in files if item.fd not in state.waited_fds]
+
+    def reads_rest(self, state: BlockedState) -> bool:
+        """Return whether a process has read a part of a message of multiprocessing: first come 4 bytes of its size."""
+        receives = any(f.function == "_recv" and _CONNECTION.search(f.path) for f in state.frames)
+        return receives and state.thread.read_size not in (0, 4)
+
     def connects_to_itself(self, process: Process, socket: Socket) -> bool:
         """Return whether a process is connected to its own listener."""
         return any(listener.key == process.key for listener in self._listeners(process.host, socket))
@@ -295,6 +345,11 @@ class JobIndex:
         sockets = [socket for socket in self.waited_sockets(state) if socket.kind == "tcp"]
         return any(self.connects_to_itself(state.process, socket) for socket in sockets)
 
+    def requests_itself(self, state: BlockedState) -> bool:
+        """Return whether a process waits for a response of its own server, which accepts no connections meanwhile."""
+        asks = state.kind in ("http", "socket", "rpc") and self.waits_for_itself(state)
+        return asks and self.has_backlog(state.process)
+
     def _listeners(self, host: str, socket: Socket) -> list[Process]:
         """Return the processes that listen at the remote address of a socket."""
         address, port = socket.remote.rpartition(":")[0], port_of(socket.remote)
@@ -302,7 +357,16 @@ class JobIndex:
         hosts = {host} if is_local(address) else self.hosts.get(address, set())
         ends = [end for end in self.listeners.get(port, [])[:_MAX_PEERS] if port and end.host in hosts]
         # Of several sockets at one port, the kernel gave the connection to one on which connections wait.
-        return self._owners_of([end for end in ends if end.unread] or ends)
+        owners = self._owners_of([end for end in ends if end.unread] or ends)
+        keys = {owner.key for owner in owners}
+        return [p for p in owners if f"{p.host}/{p.ppid}" not in keys or self._serves(p, port)]
+
+    def _serves(self, process: Process, port: str) -> bool:
+        """Return whether a process accepts connections at a port, or has accepted one: others inherited it."""
+        waited = {fd for thread in process.threads for fd in thread.waits_fds}
+        ends = ((item.fd, self.socket(process, item.fd)) for item in process.fds)
+        ours = [(fd, socket) for fd, socket in ends if socket and port_of(socket.local) == port]
+        return any(socket.state != "LISTEN" or fd in waited for fd, socket in ours)
 
     def _owners_of(self, ends: Iterable[Socket]) -> list[Process]:
         """Return the processes that have these sockets open, at most _MAX_PEERS."""
@@ -321,6 +385,11 @@ class JobIndex:
     def _listening_sockets(self, process: Process) -> list[Socket]:
         sockets = (self.socket(process, item.fd) for item in process.fds)
         return [socket for socket in sockets if socket and socket.state == "LISTEN"]
+
+    def shares_listener(self, process: Process, key: str) -> bool:
+        """Return whether the process `key` has a listening socket of this one, on which no connection waits."""
+        inodes = {item.inode for item in self.states[key].process.fds}
+        return any(s.inode in inodes and not s.unread for s in self._listening_sockets(process))
 
     def open_requests(self, process: Process) -> list[tuple[Descriptor, Socket]]:
         """Return connections to a process with a request that it has not read or not answered.

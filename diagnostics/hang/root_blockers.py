@@ -8,7 +8,7 @@ The depth and the number of steps of a search are limited.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from diagnostics.hang.blocking_calls import BlockedState
+from diagnostics.hang.blocking_calls import DEVICE_CALLS, BlockedState
 from diagnostics.hang.collectives import IN_COLLECTIVE
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.snapshot import LONG_SLEEP_S
@@ -20,6 +20,9 @@ CAUSE_BY_EDGE = dict.fromkeys(("pipe_full", "processes_queue_full", "socket_full
 CAUSE_BY_EDGE |= {"file_lock": "file_lock", "processes_lock": "lock"}
 # Kinds of blocked states in which a process cannot continue by itself.
 _GONE = ("stopped", "dead", "kernel")
+# Native waits that a collective's completion may use.
+_AMBIGUOUS_SYSCALLS = ("", "futex", "running", "poll", "ppoll", "sched_yield", "ioctl")
+_ACCELERATORS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/davinci", "/dev/accel")
 LEVELS = ("gone", "cycle", "stuck", "busy", "quiet")
 """Levels of root blockers, strongest first. If a process waits for all of several others, the strongest decides.
 
@@ -35,7 +38,7 @@ _REQUESTS = ("http", "socket", "ray", "loop")
 _FOLLOWS = ("poll", "clock_nanosleep")
 """System calls in which a filter, as `tail -F`, waits until a file grows."""
 # For these causes no other process could end the wait.
-_CLOSED = ("mismatch", "missing", *_GONE, "input", "locks", "two_threads", "lost_answer")
+_CLOSED = ("mismatch", "missing", *_GONE, "input", "locks", "joins", "two_threads", "lost_answer")
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class RootSearch:
         self._remaining_steps = max(_MIN_STEPS, _MAX_STEPS // max(1, len(self._graph)))
         return self._end_of_path(key, ())
 
-    def possible_waker(self, blocker: RootBlocker) -> str:
+    def possible_waker(self, blocker: RootBlocker, patience_s: float) -> str:
         """Return the key of a process that can continue by itself and so may end the wait; else "".
 
         Only a closed set of waiting processes is a hang. The set begins with the blocking processes, and grows by those
@@ -90,8 +93,9 @@ class RootSearch:
         for key in members:  # it grows
             state = index.states[key]
             follows = state.kind == "idle" and not state.process.python and state.thread.syscall in _FOLLOWS
+            naps = index.snapshot.seconds >= patience_s and index.only_slept(state)
             owns = blocker.cause == "lock" and any(edge.certain for edge in blocker.chain[-1:])
-            works = state.kind in (*COMPUTING, "sleep") and (owns or key not in blocker.culprits)
+            works = state.kind in (*COMPUTING, "sleep") and (owns or key not in blocker.culprits) and not naps
             # A thread of the process, or a client of a manager, may get a request from outside of the job.
             asked = state.serves and not blocker.chain and state.kind in WITHIN_PROCESS
             asked |= managed and state.kind in ("listen", "loop", "input")
@@ -167,7 +171,10 @@ class RootSearch:
         of_child = any(entry.kind == "child" for entry in cycle)
         kinds = {"processes_queue": "lost_message"} | ({} if of_child else {"processes_lock": "lock"})
         guesses = [entry for entry in cycle if entry.kind in kinds and not entry.certain]
-        if len(guesses) == 1:
+        # A process that has to accept a connection first is blocked itself.
+        targets = self._index.states_of(entry.target for entry in cycle if entry.kind == "socket")
+        accepts = any(self._index.has_backlog(state.process) for state in targets)
+        if len(guesses) == 1 and not accepts:
             [guess] = guesses
             path, source = chain[: chain.index(guess)], (guess.source,)
             return RootBlocker("stuck", kinds[guess.kind], source, path, certainty="hypothesis")
@@ -217,10 +224,12 @@ def _end_of_chain(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) 
     if kind in COMPUTING:
         return RootBlocker("busy", "spin_python" if kind in ("symbolic", "regex") else "busy", key, path)
     if state.deadlocked:
-        return RootBlocker("cycle", "locks", key, path)
+        return RootBlocker("cycle", "joins" if kind == "join" else "locks", key, path)
     if kind in IDLE and path and path[-1].kind in ("pool", "future", "processes_queue", "data_loader"):
         # The workers are idle, so the result that the process waits for is lost.
-        return RootBlocker("stuck", "lost_message", (path[-1].source,), path)
+        frames = index.states[path[-1].source].frames
+        in_callback = any(frame.function == "_invoke_callbacks" for frame in frames)
+        return RootBlocker("stuck", "pool" if in_callback else "lost_message", (path[-1].source,), path)
     level = "quiet" if _is_quiet(index, state, path) else "stuck"
     certainty = "established" if kind == "input" else "supported"
     return RootBlocker(level, _cause(index, state, path), key, path, kind != "input", certainty)
@@ -230,6 +239,7 @@ def _cause(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> str:
     """Return the cause of a hang that a process causes: by the first rule that holds, else by its blocking call."""
     kind, live = state.kind, index.snapshot.live
     last = path[-1].kind if path else ""
+    functions = {frame.function for frame in state.frames}
     requested = last in _REQUESTS or (kind == "loop" and bool(index.open_requests(state.process)))
     engine = any(process.role == "engine core" for process in index.snapshot.processes)
     asks_engine = any(map(PATTERNS["engine_clients"].match, (frame.location for frame in state.frames)))
@@ -239,6 +249,7 @@ def _cause(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> str:
         (CAUSE_BY_EDGE.get(last, ""), last in CAUSE_BY_EDGE),
         ("pool", kind == "future" and any(f.path.endswith("futures/thread.py") for f in state.frames)),
         ("blocked_loop", state.loop_blocked),
+        ("deadlock", index.requests_itself(state)),
         ("rendezvous", kind == "rendezvous"),
         ("lost_answer", kind in IDLE and requested),
         ("absent", last == "collective" and _is_outside_collectives(state, live=live)),
@@ -251,6 +262,9 @@ def _cause(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> str:
         # A socket that is not connected, such as one for UDP.
         ("lost_message", kind == "socket" and live and not path and not index.waited_sockets(state)),
         ("lost_message", kind == "file" and "named pipe" in state.call.detail),
+        ("file_lock", kind == "sleep" and not path and state.polls_for_lock),
+        # At exit a queue waits for its feeder thread, which only a full pipe can block.
+        ("full_pipe", kind == "join" and not live and functions & {"_finalize_join", "join_thread"}),
     )
     return next((cause for cause, holds in rules if holds), state.call.wait.cause)
 
@@ -258,7 +272,14 @@ def _cause(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> str:
 def _is_outside_collectives(state: BlockedState, *, live: bool) -> bool:
     """Return whether a rank's blocking call shows that the rank is not in the collective."""
     absent = state.call.wait.absent
-    return absent == "always" or (absent == "dump" and not live)
+    if absent == "always" or (absent == "dump" and not live):
+        return True
+    if state.kind != "native" or not live or not state.frames:
+        return False
+    if state.frames[0].calls in DEVICE_CALLS or "/torch/" in state.frames[0].path:
+        return False
+    accelerated = any(item.path.startswith(_ACCELERATORS) for item in state.process.fds)
+    return state.thread.syscall not in _AMBIGUOUS_SYSCALLS or not accelerated
 
 
 def _is_quiet(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> bool:
@@ -267,7 +288,7 @@ def _is_quiet(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> b
     Pre-forked servers take turns: one is in accept, and the others wait for the lock that it holds.
     """
     if path and path[-1].kind == "file_lock" and state.kind == "listen":
-        path = path[:-1]
+        path = path[: -1 if index.shares_listener(state.process, path[-1].source) else None]
     serves = state.serves and len(state.steps) == 1
     idle = state.kind in IDLE or (serves and state.kind in ("event", "queue", "join"))
     return idle and all(edge.kind == "child" for edge in path) and not index.open_requests(state.process)

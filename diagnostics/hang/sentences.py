@@ -11,6 +11,7 @@ from diagnostics.hang.blocking_calls import BlockedState, frame_text
 from diagnostics.hang.collectives import IN_COLLECTIVE, describe_collective
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.root_blockers import CAUSE_BY_EDGE
+from diagnostics.hang.snapshot import StackFrame
 from diagnostics.hang.verdict import PROGRESS, UNKNOWN, WAITING, WATCH_S, Verdict
 from diagnostics.hang.wait_kinds import CAUSES, DETAILS, PATTERNS, WITHIN_PROCESS
 
@@ -118,41 +119,83 @@ def details_of(index: JobIndex, verdict: Verdict) -> dict[str, str]:
     `stack_fixes.toml` names these details in the conditions of fixes.
     """
     for state in index.states_of(verdict.culprits)[:1]:
+        relocks = state.thread.relocks
+        took = "" if relocks is None else "".join(map(frame_text, state.frames[relocks:][:1]))
+        family = [
+            s for s in index.states.values() if s.process.ppid in (state.process.pid, state.process.ppid)
+        ]
+        ended = [s for s in family if s.kind == "dead" and s.process.key not in verdict.culprits]
+        new = [s for s in family if any("pool.py:_handle_workers" in f.location for f in s.frames)]
         writers = index.stdin_writers(state.process)
-        facts = _thread_facts(index, state) | {
+        facts = _thread_facts(index, state, took=bool(took)) | {
+            "relock": took,
+            "worker_replaced": state.kind == "pool" and new,
             "message_short": verdict.cycle and {e.kind for e in verdict.chain[-2:]} in ({"socket"}, {"pipe"}),
             "outside": state.kind == "input" and not writers,
             "writer": state.kind == "input" and writers and index.may_get_input(state.process),
-            "elsewhere": verdict.cause == "absent" and state.kind == "sleep",
+            "lock_file": verdict.cause == "file_lock" and state.polls_for_lock and state.kind == "sleep",
             "accepts_none": any(index.has_backlog(s.process) for s in index.states_of(verdict.culprits)),
+            "dead": ended and state.kind != "sleep",
             "tasks_unseen": verdict.cause == "lost_answer" and any("asyncio" in f.path for f in state.frames),
         }
-        words = {"writer": _enumerate(map(_short_label, writers[:_MAX_NAMES]))}
-        texts = {name: DETAILS[name].format(**words) for name, holds in facts.items() if holds}
+        past = _is_past(state, index.states_of(verdict.victims))
+        facts |= dict.fromkeys(
+            ["left_loop" if past else "elsewhere"], verdict.cause == "absent" and state.kind == "sleep"
+        )
+        named = {"dead": ended, "new": new, "writer": writers[:_MAX_NAMES]}
+        words = {name: _enumerate(map(_short_label, states)) for name, states in named.items()}
+        fds = ", ".join(map(str, index.own_lock_fds(state)))
+        texts = {
+            name: DETAILS[name].format(frame=took, fds=fds, **words) for name, holds in facts.items() if holds
+        }
         return texts if index.snapshot.live else dict.fromkeys(texts, "")
     return {}
 
 
-def _thread_facts(index: JobIndex, state: BlockedState) -> dict[str, object]:
-    """Return which details hold for the blocking thread."""
+def _thread_facts(index: JobIndex, state: BlockedState, *, took: bool) -> dict[str, object]:
+    """Return which details hold for the blocking thread; `took` is whether it took its lock itself."""
     process, names, kinds = (
         state.process,
         [frame.location for frame in state.frames],
         state.call.wait.ended_by,
     )
     holders = index.semaphore_holders(state)
-    locked = state.kind == "lock" and (state.alone or not index.snapshot.live)
+    locked = state.kind == "lock" and not took and (state.alone or not index.snapshot.live)
     forked = locked and (process.forked or any(map(PATTERNS["forks"].match, names)))
     between = state.kind in ("barrier", "tasks_done") and state.thread.futex.startswith("sem:")
-    by_thread = kinds[:2] == ("thread",) and not (forked or between)
+    by_thread = kinds[:2] in (("thread",), ("thread", "member")) and not (took or forked or between)
     alone = state.alone and by_thread and not state.has_time_limit
+    conditions = [
+        call.kind == "event" and _is_condition(thread.frames) and thread.tid != state.thread.tid
+        for thread, call in state.steps
+    ]
     return {
         "holder_ended": holders and not holders & index.states.keys(),
+        "holds_itself": process.key in holders,
+        "own_file_lock": index.own_lock_fds(state),
+        "sender_ended": index.reads_rest(state),
         "datagram": state.kind == "socket" and not index.waited_sockets(state),
         "forked_lock": forked,
+        "requests_itself": index.requests_itself(state),
+        "condition": state.kind == "event" and _is_condition(state.frames),
+        "main_condition": any(conditions),
         "none_takes": alone and state.kind == "tasks_done",
         "thread_ended": alone and state.kind != "tasks_done",
+        "member_ended": state.alone and between and state.kind == "barrier",
     }
+
+
+def _is_condition(frames: tuple[StackFrame, ...]) -> bool:
+    """Return whether a thread waits in `Condition.wait`, called by the program itself."""
+    names = [frame.location for frame in frames[:2]]
+    return " ".join(names).count("threading.py:") == 1 and names[0].endswith("threading.py:wait")
+
+
+def _is_past(state: BlockedState, others: list[BlockedState]) -> bool:
+    """Return whether a rank is at a later line of the function in which another rank called its collective."""
+    calls = [s.call.caller for s in others if s.kind in IN_COLLECTIVE and s.call.caller]
+    lines = {frame.location: frame.line for frame in state.frames}
+    return any(lines.get(call.location, 0) > call.line for call in calls)
 
 
 def evidence_of(index: JobIndex, keys: tuple[str, ...], cause: str = "") -> tuple[str, ...]:

@@ -72,8 +72,10 @@ class Thread:
         futex: Address of the futex that the thread waits for, or "sem:INODE" for a semaphore shared between processes.
         opens: Path that the system call opens.
         signals: Numbers of the signals that a call of sigwait waits for, or that end a call of pause.
+        read_size: Bytes that a call of read requests; 0 for other calls.
         endless: Whether a futex call has no timeout; for epoll, also that no signal which the program handles ends it.
         timed: Whether the system call has a time limit.
+        relocks: Position of the frame in which the thread took the lock that it waits for, by the source; None if none.
         runnable: Share of the time in which the thread ran or waited for a processor; None if unknown.
         asleep_s: Seconds since the thread last ran; None if unknown.
     """
@@ -91,8 +93,10 @@ class Thread:
     futex: str = ""
     opens: str = ""
     signals: tuple[int, ...] = ()
+    read_size: int = 0
     endless: bool = False
     timed: bool = False
+    relocks: int | None = None
     runnable: float | None = None
     asleep_s: float | None = None
 

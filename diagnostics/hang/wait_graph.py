@@ -60,7 +60,7 @@ class _Waiter:
     def edges(self) -> list[Edge]:
         """Return edges by the first of these that gives any.
 
-        They are: descriptors, `ended_by`, dead children, waiting clients, other peers.
+        They are: descriptors, `ended_by`, dead children, siblings at a named pipe, dead siblings, other peers.
 
         An idle process has edges only for requests that it may have forwarded, or while clients wait to be accepted.
         """
@@ -74,6 +74,16 @@ class _Waiter:
             edges = edges or (_FINDERS[name](self) if name in _FINDERS else [])
         if not edges and self.kind in _MAY_WAIT_FOR_DEAD_CHILD:
             edges = self.dead_process_edges("has not noticed the end of", self.children)
+        siblings = self.index.families[self.process.host, self.process.ppid]
+        if not edges and self.kind == "barrier" and self.thread.futex.startswith("sem:"):
+            edges = self.dead_process_edges("waits at the barrier for", siblings, self.frame)
+        if not edges and "named pipe" in self.state.call.detail:
+            text = f"waits in the open of {self.thread.opens} for"
+            details = {p: self.index.states[p.key].call.detail for p in siblings if p.key != self.process.key}
+            openers = [p for p, detail in details.items() if "named pipe" in detail]
+            edges = [self.edge(p, text, self.syscall_file, certain=False) for p in openers]
+        if self.kind in ("socket", "store_key") and self.index.waits_for_itself(self.state):
+            edges = self.dead_process_edges("waits in its own store; its sibling is", siblings) or edges
         edges = edges or self.handler_edges()
         return edges or (self.connected_peer_edges() if self.has_unknown_peer() else [])
 
@@ -109,9 +119,16 @@ class _Waiter:
             socket = self.index.socket(self.process, item.fd)
             if item.kind == "pipe":
                 edges += self.pipe_edges(item, call)
-            elif socket is not None and self.kind not in ("data_loader", "loop"):
+            elif socket is not None and self.kind not in ("data_loader", "loop", "store_key"):
                 edges += self.socket_edges(item, socket, call)
-        return edges
+        return [edge for edge in edges if not self.index.reads_rest(self.state) or self.sends(edge.target)]
+
+    def sends(self, key: str) -> bool:
+        """Return whether a process may be in the middle of a message: it writes, works, or does not run."""
+        if (state := self.index.states.get(key)) is None:
+            return True
+        writes = any(thread.syscall in ("write", "writev") for thread in state.process.threads)
+        return writes or state.kind in ("dead", "stopped", "kernel", "unseen", *COMPUTING)
 
     def handler_edges(self) -> list[Edge]:
         """Return edges to the blocked clients of which other threads await requests, if none of them works or sleeps.
@@ -143,10 +160,13 @@ class _Waiter:
         wait = self.state.call.wait.text
         text = "waits for a connection to be accepted by" if self.kind == "connect" else f"{wait} from"
         text = "sends data that is not read by" if self.kind == "socket_full" else text
+        # A process that has both ends open inherited one of them, as others may have: the owner may be dead.
+        owners = [owner.key for owner, _ in self.index.owners.get((self.process.host, socket.peer), ())]
+        inherited = socket.kind == "unix" and self.process.key in owners
         peers = [(p, _end_evidence(self.process, socket, p)) for p in self.index.peers(self.process, socket)]
-        edges = [self.edge(p, text, call, ends, end) for p, end in peers]
-        if socket.kind == "unix" and not peers:
-            return self.dead_child_edges(call, ends, certain=True)
+        edges = [self.edge(p, text, call, ends, end, certain=not inherited) for p, end in peers]
+        if socket.kind == "unix" and (inherited or not peers):
+            return edges + self.dead_child_edges(call, ends, certain=not peers)
         if edges:
             return edges
         # A listening or unconnected socket has no peer: its address is 0.0.0.0:0.
@@ -162,6 +182,8 @@ class _Waiter:
         ends = self.index.owners.get((self.process.host, item.inode), ())
         mode = "r" if writes else "w"
         peers = [p for p, end in ends if mode in end.mode and p.key != self.process.key]
+        # Of several with the end, one that joins its children, or awaits a message of this process, only inherited it.
+        peers = [p for p in peers if writes or not self.awaits_this(p)] or peers
         pipe = f"fd/{item.fd} is pipe:[{item.inode}]"
         # A descendant of an ended child may have inherited its output, which ends only with this process.
         outputs = {p.key for p, end in ends if end.fd in (1, 2) and p.ppid != self.process.pid}
@@ -178,6 +200,12 @@ class _Waiter:
                 for edge in edges
             ]
         return edges if writes else edges + self.dead_child_edges(call, pipe, certain=not peers)
+
+    def awaits_this(self, peer: Process) -> bool:
+        """Return whether a process waits for its children, or for data in a pipe that this process can write to."""
+        state = self.index.states[peer.key]
+        pipes = {item.inode for item in peer.fds if item.fd in state.waited_fds and item.kind == "pipe"}
+        return state.kind == "child" or any(i.inode in pipes and "w" in i.mode for i in self.process.fds)
 
     def has_unknown_peer(self) -> bool:
         """Return whether the peer is unknown because a library's own thread (as of ZMQ) reads the connection."""
@@ -274,6 +302,19 @@ class _Waiter:
         mapped, certain = "/proc/{}/maps has it too", bool(holders)
         return [self.edge(p, text, call, mapped.format(p.pid), certain=certain) for p in others]
 
+    def member_edges(self) -> list[Edge]:
+        """Return edges to the processes that are not yet at the barrier, or that may set the key of the store."""
+        mapped, family = (self.process.host, self.thread.futex.replace("sem:", "#")), self.process.ppid
+        ranks = (p for p in self.index.snapshot.processes if p.job == self.process.job)
+        members = ranks if self.kind == "store_key" else self.index.sharing.get(mapped, ())
+        late = [p for p in members if self.index.states[p.key].kind not in (self.kind, "child", "supervise")]
+        late = [p for p in late if p.ppid == family] or late  # their parent may be none
+        needs = "all" if self.kind == "barrier" else "any"
+        text = {"all": "waits at the barrier for", "any": "waits for a key of the store that may be set by"}[
+            needs
+        ]
+        return [self.edge(p, text, self.frame, needs=needs, certain=False) for p in late[: self.limit]]
+
     def file_lock_edges(self) -> list[Edge]:
         """Return edges to the owners of the file locks that a process waits for."""
         edges: list[Edge] = []
@@ -288,17 +329,20 @@ class _Waiter:
         return edges
 
     def actor_edges(self) -> list[Edge]:
-        """Return edges to the other Ray actors that run a method.
+        """Return edges to Ray actors that run a method: to those connected to this process, else to all.
 
         Actors with an idle event loop count only if there are no other actors and this process's loop is not blocked.
         """
         running = [p for p in self.index.running_actors if p.key != self.process.key]
+        connections = self.index.open_connections(self.process)
+        nearby = {p.key for _, socket in connections for p in self.index.peers(self.process, socket)}
+        candidates = [p for p in running if p.key in nearby] or running
         # An actor with an idle event loop awaits another actor.
-        stuck = [p for p in running if self.index.states[p.key].kind not in IDLE]
+        stuck = [p for p in candidates if self.index.states[p.key].kind not in IDLE]
         if self.state.loop_blocked and not stuck:
             return []  # no result reaches a loop that is blocked
         text = "waits for a result from"
-        targets = (stuck or running)[: self.limit]
+        targets = (stuck or candidates)[: self.limit]
         titles = [(p, f"its title: {truncate(p.ray_method, 60)}") for p in targets]
         return [self.edge(p, text, self.frame, title, needs="all", certain=False) for p, title in titles]
 
@@ -306,6 +350,7 @@ class _Waiter:
 _FINDERS: dict[str, Callable[[_Waiter], list[Edge]]] = {
     "child": _Waiter.child_edges, "actor": _Waiter.actor_edges,
     "ring": _Waiter.ring_edges, "semaphore": _Waiter.semaphore_edges, "file lock": _Waiter.file_lock_edges,
+    "member": _Waiter.member_edges,
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ class WaitKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     text: str
     state: Literal["waits", "idle", "computes"] = "waits"
-    ended_by: tuple[Literal["thread", "child", "actor", "ring", "semaphore", "file lock"], ...] = ()
+    ended_by: tuple[Literal["thread", "child", "actor", "ring", "semaphore", "file lock", "member"], ...] = ()
     cause: str = "native"
     absent: Literal["", "always", "dump"] = ""
     frame: Literal["", "names", "means"] = ""

@@ -82,7 +82,7 @@ _EXPECTED: dict[str, dict[str, tuple[tuple[str, ...], int]]] = {
     },
 }  # fmt: skip
 # Triggers whose blocking process has ended or never existed.
-_NO_BLOCKING_PROCESS = ("one_too_many", "other_port", "constructor_raised")
+_NO_BLOCKING_PROCESS = ("one_too_many", "constructor_raised")
 READY_S = 900.0
 # A job is idle when it used less than this share of a core for IDLE_S seconds. A job that computes for ever is observed
 # after SPIN_WAIT_S seconds.

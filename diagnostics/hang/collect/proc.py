@@ -239,7 +239,8 @@ def system_call(pid: int, tid: int) -> dict[str, Any]:
         return {"syscall": name, "futex": f"{values[0]:#x}", "endless": not timed, "timed": timed}
     if name in _WITH_DESCRIPTOR:
         locks = name == "fcntl" and values[1] in _F_SETLKW
-        return {"syscall": "fcntl lock" if locks else name, "waits_fds": (values[0] & 0xFFFFFFFF,)}
+        size = {"read_size": values[2]} if name == "read" else {}
+        return {"syscall": "fcntl lock" if locks else name, "waits_fds": (values[0] & 0xFFFFFFFF,)} | size
     if name in _OPENS:
         return {"syscall": name, "opens": _opened_path(pid, values[_OPENS[name]])}
     endless = name in _EPOLL and not timed and not _handled_signals(pid)

@@ -244,8 +244,9 @@ class _Observer:
             runnable = observation.runnable_share(tid, max(self.seconds, 0.001))
             asleep_s = proc.asleep_s(pid, tid) if thread.state != "R" else None
             frames, futex = self._sources.with_call(pid, thread.frames), _semaphore(thread.futex, mapped)
+            relocks = self._sources.relocks(pid, frames) if thread.syscall == "futex" else None
             thread = replace(thread, endless=endless, runnable=runnable, asleep_s=asleep_s)
-            threads.append(replace(thread, frames=frames, futex=futex))
+            threads.append(replace(thread, frames=frames, futex=futex, relocks=relocks))
         return tuple(threads)
 
     def inspection_problems(self, observed: list[Process]) -> list[str]:

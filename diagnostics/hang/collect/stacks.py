@@ -46,6 +46,11 @@ _CONTAINER = (
     "in a container, give it that capability: docker run --cap-add SYS_PTRACE; Kubernetes: "
     "securityContext.capabilities.add: [SYS_PTRACE], or kubectl debug --profile=general --target=CONTAINER"
 )
+_STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python[\d.]+/(?!site-packages)")
+# Frames and lines of a function that are searched for the lock that it took.
+_MAX_FRAMES, _MAX_LINES = 100, 2000
+_ACQUIRES, _RELEASES = re.compile(r"([\w.]+)\.acquire\("), re.compile(r"([\w.]+)\.release\(")
+_WITH = re.compile(r"^(?:async )?with ([\w.]+)")
 _WITH_LOCK = re.compile(r"(?:async )?with\b.*(?:lock|mutex|cond|sem)", re.IGNORECASE)
 
 
@@ -60,6 +65,25 @@ def blocking_call_in(line: str) -> str:
         return "acquire"
     calls: list[str] = _BLOCKING_CALL.findall(line)
     return calls[-1] if calls else ""
+
+
+def locks_held(lines: Sequence[str], number: int) -> set[str]:
+    """Return the locks that the function around a source line took before it, and those that the line takes.
+
+    >>> locks_held(["with a.lock:", "    b.acquire()", "    b.release()", "    with c: pass"], 4) == {"a.lock", "c"}
+    True
+    """
+    held, released, depth = set[str](), set[str](), MAX_LINE
+    for line in reversed(lines[:number]):
+        code = line.lstrip()
+        released |= set(_RELEASES.findall(code))
+        held |= set(_ACQUIRES.findall(code)) - released
+        if code and len(line) - len(code) < depth:  # a statement around the line
+            depth = len(line) - len(code)
+            held |= set(_WITH.findall(code))
+            if code.startswith(("def ", "async def ")):
+                break
+    return held
 
 
 def find_py_spy() -> str | None:
@@ -199,6 +223,21 @@ class SourceReader:
                 if call is not None:
                     return (replace(frames[0], calls=call), *frames[1:])
         return tuple(frames)
+
+    def relocks(self, pid: int, frames: Sequence[StackFrame]) -> int | None:
+        """Return the position of the frame in which a thread took the lock that it waits for, by the source."""
+        inner = frames[0] if frames else StackFrame("", "")
+        if not inner.path.startswith("/") or _STANDARD_LIBRARY.search(inner.path):
+            return None
+
+        def read() -> list[int]:
+            lines = safe_io.read_text(Path(f"/proc/{pid}/root{inner.path}"), MAX_SOURCE_FILE).split("\n")
+            taken = locks_held([lines[inner.line - 1]], 1)
+            places = [(f.line - (not n), n) for n, f in enumerate(frames) if f.path == inner.path]
+            near = ((lines[max(0, line - _MAX_LINES) : line], n) for line, n in places[:_MAX_FRAMES])
+            return [number for part, number in near if taken & locks_held(part, len(part))]
+
+        return next(iter(call_in_child(read, list[int]())), None)
 
     def _call_at(self, path: str, number: int) -> _LineRead:
         """Read a line's call that may block: "" if it has none, None if there is no such line to read."""

@@ -288,12 +288,17 @@ def test_reader_of_a_polling_child_is_no_hang():
 
 
 def test_polling_loop_suggests_a_longer_observation_with_the_same_selection():
-    """After 1.5 s the loop waits, and the next command observes 65 s; then it still is no hang."""
-    poll = sleeping(7, 1, StackFrame("/job/wait.py", "poll", 3, "sleep"), thread=POLLS, io_moved=False)
+    """After 1.5 s the loop waits, and the next command observes 65 s; then only a poll for a lock is a hang."""
+    poll, lock = (
+        sleeping(7, 1, StackFrame("/job/wait.py", name, 3, "sleep"), thread=POLLS, io_moved=False)
+        for name in ("poll", "take_lock")
+    )
     verdict = diagnose(Snapshot((poll,), seconds=1.5), selection=("--match", "wait me")).verdict
     assert verdict.outcome == "waiting"
     assert verdict.next == ("python -m diagnostics hang --match 'wait me' --seconds 65",)
     assert verdict_of(poll, seconds=65.0).outcome == "waiting"
+    verdict = verdict_of(lock, seconds=65.0)
+    assert (verdict.outcome, verdict.cause, verdict.certainty) == ("hang", "file_lock", "hypothesis")
 
 
 def test_unrelated_processes_are_separate_jobs():
@@ -476,11 +481,12 @@ def test_holder_of_a_file_lock_that_writes_between_sleeps_works(wrote, seconds, 
     assert at_file_lock(sleeping(8, 1, works, thread=ASLEEP), seconds=seconds).outcome == "hang"
 
 
-def test_servers_that_take_turns_in_accept_are_idle():
+@pytest.mark.parametrize(("unread", "outcome"), [(0, "idle"), (1, "hang")])
+def test_servers_that_take_turns_in_accept_are_idle_without_clients(unread, outcome):
     accepts = {"syscall": "accept4", "waits_fds": (4,)}
     holder = sleeping(8, 1, ACCEPT, StackFrame("/job/a.py", "serve", 3), thread=accepts)
-    listener = Socket(60, "tcp", "0.0.0.0:8000", "0.0.0.0:0", "LISTEN")
-    assert at_file_lock(holder, sockets=(listener,)).outcome == "idle"
+    listener = Socket(60, "tcp", "0.0.0.0:8000", "0.0.0.0:0", "LISTEN", unread=unread)
+    assert at_file_lock(holder, sockets=(listener,)).outcome == outcome
 
 
 @pytest.mark.parametrize(("endless", "outcome"), [(True, "idle"), (False, "hang")])

@@ -57,11 +57,12 @@ def test_holder_of_a_lock_between_processes_is_found_in_memory(call, held):
         assert proc.holds_semaphore(process.pid, inode) is held
 
 
-def test_awaited_signals_are_read():
-    with running(
-        sys.executable, "-c", "import signal; print(1, flush=True); signal.sigwait([10])"
-    ) as process:
-        wait_until(lambda: proc.system_call(process.pid, process.pid).get("signals") == (10,))
+@pytest.mark.parametrize(
+    ("call", "name", "value"), [("signal.sigwait([10])", "signals", (10,)), ("os.read(0, 7)", "read_size", 7)]
+)
+def test_arguments_of_a_system_call_are_read(call, name, value):
+    with running(sys.executable, "-c", f"import os, signal; print(1, flush=True); {call}") as process:
+        wait_until(lambda: proc.system_call(process.pid, process.pid).get(name) == value)
 
 
 def syscalls_below(pid):

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from diagnostics.hang.collect import sockets
-from diagnostics.hang.snapshot import Descriptor, Socket, StackFrame
+from diagnostics.hang.snapshot import Descriptor, Process, Socket, StackFrame
 from tests.diagnostics.hang.processes import (
     ACCEPT,
     AT_FUTEX,
@@ -38,12 +38,30 @@ LISTENER = Socket(60, "tcp", "127.0.0.1:8000", "0.0.0.0:0", "LISTEN")
 SERVER_FDS = Descriptor(4, "tcp", 60), Descriptor(5, "tcp", 51)
 
 
+def test_threads_that_join_one_another_are_a_hang():
+    joins = JOIN, StackFrame("/job/a.py", "close", 3)
+    process = sleeping(7, 1, *joins, thread=AT_FUTEX)
+    assert verdict_of(with_threads(process, joins, joins)).cause == "joins"
+    assert verdict_of(with_threads(process, joins, (WAIT, MAIN))).cause == "lost_message"
+
+
 def test_main_thread_is_named_beside_the_thread_that_blocks_it():
     joins = JOIN, StackFrame("/job/a.py", "stop", 3)
     refresh = (StackFrame("/job/a.py", "refresh", 5, "acquire"),)
     sentence = verdict_of(with_threads(sleeping(7, 1, *joins, thread=AT_FUTEX), refresh)).sentence
     assert "waits for a lock in refresh" in sentence
     assert "while its main thread waits for another thread in stop" in sentence
+
+
+def test_dead_child_is_blamed_although_others_inherited_its_socket():
+    trainer = sleeping(
+        7, 1, MAIN, thread=RECEIVES, fds=(Descriptor(3, "unix", 50), Descriptor(4, "unix", 51))
+    )
+    heir = sleeping(9, 7, MAIN, thread={"syscall": "pause"}, fds=(Descriptor(4, "unix", 51),))
+    dead = Process(8, 7, state="Z")
+    verdict = verdict_of(trainer, dead, heir, sockets=connection(50, "unix"))
+    assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "dead", ("/8",))
+    assert verdict.certainty == "supported"
 
 
 def test_two_senders_whose_data_is_not_read_are_a_deadlock():
@@ -83,9 +101,9 @@ def test_runners_that_only_logged_in_at_a_dispatcher_are_idle(received, outcome)
 
 @pytest.mark.parametrize(
     ("third", "outcome"),
-    [(COMPUTES, "waiting"), (REST, "waiting"), (NAPS, "waiting"), ({"syscall": "futex"}, "hang")],
+    [(COMPUTES, "progress"), (REST, "waiting"), (NAPS, "waiting"), ({"syscall": "futex"}, "hang")],
 )
-def test_barrier_is_no_hang_while_another_process_with_its_semaphore_may_act(third, outcome):
+def test_barrier_waits_for_the_process_that_is_not_at_it(third, outcome):
     """Two processes wait at a barrier; the third one computes, sleeps, polls, or waits for something else."""
     barrier = WAIT, StackFrame(f"{PYTHON}/threading.py", "_wait"), MAIN
     waits = {"syscall": "futex", "futex": "sem:5"}
@@ -93,7 +111,9 @@ def test_barrier_is_no_hang_while_another_process_with_its_semaphore_may_act(thi
     other = sleeping(
         9, 1, StackFrame("/job/a.py", "score", 3), thread=third, shared=("/dev/shm/a#5",), io_moved=False
     )
-    assert verdict_of(*first, other).outcome == outcome
+    verdict = verdict_of(*first, other)
+    assert verdict.outcome == outcome
+    assert verdict.culprits == ("/9",)
 
 
 @pytest.mark.parametrize(("path", "outcome"), [(f"{PYTHON}/threading.py", "waiting"), ("/job/a.py", "hang")])
@@ -105,10 +125,27 @@ def test_timer_may_end_a_wait_and_a_thread_that_waits_does_not(path, outcome):
     assert verdict.outcome == outcome
 
 
+def test_pipe_is_awaited_from_the_process_that_does_not_await_the_reader():
+    """A driver waits for a reply; of two children with the pipe, one waits for the driver's next message."""
+    ends = Descriptor(3, "pipe", 5, "r"), Descriptor(4, "pipe", 6, "w")
+    driver = sleeping(7, 1, RECV, MAIN, thread=READS, fds=ends)
+    ends = Descriptor(3, "pipe", 6, "r"), Descriptor(4, "pipe", 5, "w")
+    idle = sleeping(8, 7, RECV, MAIN, thread=READS, fds=ends)
+    busy = sleeping(9, 7, WAIT, MAIN, thread=AT_FUTEX, fds=ends[1:])
+    assert verdict_of(driver, idle, busy).culprits == ("/9",)
+
+
+def test_named_pipes_opened_in_opposite_order_are_a_deadlock():
+    opens = [{"syscall": "openat", "opens": f"/job/{name} (a named pipe)"} for name in ("in", "out")]
+    verdict = verdict_of(*(sleeping(7 + n, 1, MAIN, thread=values) for n, values in enumerate(opens)))
+    assert (verdict.cause, verdict.culprits) == ("deadlock", ("/7", "/8"))
+    assert verdict_of(sleeping(7, 1, MAIN, thread=opens[0])).cause == "lost_message"
+
+
 def test_semaphore_shared_with_a_waiting_process_is_no_proof_of_a_cycle():
     """A worker waits for a lock that its parent maps, too, and the parent waits for the worker's pipe.
 
-    If the parent waits for the worker's exit instead, it is a deadlock.
+    If the parent waits for the worker's exit instead, it is a deadlock. A feeder thread at the lock blames its worker.
     """
     parent = sleeping(
         7, 1, RECV, MAIN, thread=READS, fds=(Descriptor(3, "pipe", 5, "r"),), shared=("/dev/shm/a#5",)
@@ -120,6 +157,14 @@ def test_semaphore_shared_with_a_waiting_process_is_no_proof_of_a_cycle():
     assert (verdict.cause, verdict.certainty, verdict.culprits) == ("lock", "hypothesis", ("/8",))
     joins = sleeping(7, 1, MAIN, thread={"syscall": "wait4"}, shared=("/dev/shm/a#5",))
     assert verdict_of(joins, worker).cause == "deadlock"
+    # The feeder thread of a queue waits for the queue's lock, whose owner was killed.
+    feeds = (StackFrame(f"{PYTHON}/multiprocessing/queues.py", "_feed"),)
+    worker = sleeping(
+        8, 7, StackFrame("/job/a.py", "main", 9, "sleep"), thread={"syscall": "clock_nanosleep"}, fds=writes
+    )
+    worker = with_threads(worker, feeds, name="QueueFeederThread", futex="sem:5")
+    verdict = verdict_of(parent, worker)
+    assert (verdict.cause, verdict.culprits) == ("lock", ("/8",))
 
 
 def test_event_shared_between_processes_is_no_lock():
@@ -127,6 +172,18 @@ def test_event_shared_between_processes_is_no_lock():
     verdict = verdict_of(sleeping(7, 1, event, event, MAIN, thread={"syscall": "futex", "futex": "sem:5"}))
     assert verdict.cause == "lost_message"
     assert "waits for an event shared between processes in main" in verdict.sentence
+
+
+def test_callback_of_a_future_that_waits_for_its_own_pool_is_named():
+    frames = (
+        WAIT,
+        StackFrame(f"{PYTHON}/concurrent/futures/_base.py", "result"),
+        StackFrame("/job/a.py", "grade", 3),
+    )
+    frames = (*frames, StackFrame(f"{PYTHON}/concurrent/futures/_base.py", "_invoke_callbacks"))
+    idle = StackFrame(f"{PYTHON}/concurrent/futures/process.py", "_process_worker")
+    driver = with_threads(sleeping(7, 1, *frames[:2], MAIN, thread=AT_FUTEX), frames)
+    assert verdict_of(driver, sleeping(8, 7, idle, thread=AT_FUTEX)).cause == "pool"
 
 
 @pytest.mark.parametrize(("asleep_s", "outcome"), [(23.0, "waiting"), (400.0, "hang")])
@@ -182,4 +239,14 @@ def test_member_of_a_collective_and_the_client_that_waits_for_it_are_a_deadlock(
     fds = (Descriptor(3, "tcp", 51),)
     server = sleeping(8, 7, StackFrame(C10D, "broadcast"), MAIN, thread={"syscall": "futex"}, fds=fds)
     verdict = verdict_of(trainer, server, sockets=connection(50))
+    assert (verdict.cause, set(verdict.culprits)) == ("deadlock", {"/7", "/8"})
+
+
+def test_closed_server_waits_for_the_client_of_the_handler_that_it_joins():
+    child = {"syscall": "wait4"}
+    client = sleeping(7, 1, MAIN, thread=child, fds=(Descriptor(3, "tcp", 50),))
+    server = sleeping(8, 7, JOIN, MAIN, thread=AT_FUTEX, fds=(Descriptor(3, "tcp", 51),))
+    handles = StackFrame(f"{PYTHON}/http/server.py", "handle_one_request", 404)
+    server = with_threads(server, (handles,), syscall="recvfrom", waits_fds=(3,), futex="")
+    verdict = verdict_of(client, server, sockets=connection(50))
     assert (verdict.cause, set(verdict.culprits)) == ("deadlock", {"/7", "/8"})

@@ -8,10 +8,11 @@ import sys
 
 import pytest
 
-from diagnostics.hang.collect import discovery, proc
+from diagnostics import safe_io
+from diagnostics.hang.collect import discovery, peers, proc
 from diagnostics.hang.diagnosis import diagnose
 from diagnostics.hang.known_issues import stack_fix
-from diagnostics.hang.snapshot import Descriptor, Lock, Snapshot, Socket, StackFrame
+from diagnostics.hang.snapshot import Descriptor, Lock, Process, Snapshot, Socket, StackFrame
 from tests.diagnostics.hang.processes import (
     ACCEPT,
     AT_FUTEX,
@@ -42,14 +43,34 @@ RECV = StackFrame(f"{PYTHON}/socket.py", "readinto", 706)
 # Healthy jobs.
 
 
-@pytest.mark.parametrize(("moves", "outcome"), [(True, "waiting"), (False, "hang")])
-def test_writer_to_a_slow_reader_is_a_hang_only_if_no_bytes_move(moves, outcome):
+@pytest.mark.parametrize(("moves", "outcome"), [(True, "progress"), (False, "hang")])
+def test_writer_to_a_slow_reader_makes_progress_only_while_bytes_move(moves, outcome):
     asleep_s = 0.1 if moves else 400.0
     write = {"syscall": "write", "waits_fds": (1,), "asleep_s": asleep_s}
     writer = sleeping(7, 1, MAIN, thread=write, fds=(Descriptor(1, "pipe", 5, "w"),), io_moved=moves)
     naps = {"syscall": "clock_nanosleep", "asleep_s": asleep_s}
     reader = sleeping(8, 1, MAIN, thread=naps, fds=(Descriptor(0, "pipe", 5, "r"),), io_moved=moves)
     assert verdict_of(writer, reader).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("sent_s", "age_s", "moved", "outcome"),
+    [
+        (450.0, 0.2, 150_000, "progress"),
+        (0.3, 0.2, 150_000, "waiting"),
+        (450.0, 0.2, 300, "waiting"),
+        (450.0, 400.0, 0, "hang"),
+    ],
+    ids=["download", "poll", "heartbeat", "nothing moves"],
+)
+def test_download_makes_progress_only_while_data_arrives(sent_s, age_s, moved, outcome):
+    """A server that sleeps between parts of a download makes progress; polls and heartbeats are waits."""
+    fds = (Descriptor(3, "tcp", 30),)
+    client = sleeping(7, 1, RECV, MAIN, thread=RECEIVES | {"asleep_s": age_s}, fds=fds)
+    sends = {"syscall": "clock_nanosleep", "asleep_s": age_s}
+    server = sleeping(8, 2, MAIN, thread=sends, fds=(Descriptor(4, "tcp", 31),))
+    ends = connection(30, sent_s=sent_s, received_s=age_s, moved=moved)
+    assert verdict_of(client, server, sockets=ends).outcome == outcome
 
 
 @pytest.mark.parametrize(
@@ -190,6 +211,11 @@ def test_event_loop_that_nothing_can_wake_is_a_hang():
     assert verdict_of(process, child, sockets=sockets).outcome != "hang"
 
 
+def test_ranks_that_all_receive_wait_for_each_other():
+    verdict = verdict_of(*(rank(n, StackFrame(C10D, "recv", 1), MAIN, world=2) for n in range(2)))
+    assert (verdict.outcome, verdict.cause, set(verdict.culprits)) == ("hang", "deadlock", {"/100", "/101"})
+
+
 def test_same_collective_in_different_functions_is_unknown():
     """The verdict is unknown, and its sentence names both functions."""
     calls = [StackFrame("/job/train.py", name, 3) for name in ("sync_actor", "sync_critic")]
@@ -199,6 +225,24 @@ def test_same_collective_in_different_functions_is_unknown():
     assert (verdict.outcome, set(verdict.victims)) == ("unknown", {"/100", "/101"})
     assert "sync_actor" in verdict.sentence
     assert "sync_critic" in verdict.sentence
+
+
+def test_rank_in_a_backward_pass_is_in_a_collective():
+    backward = StackFrame(
+        "/env/lib/python3.11/site-packages/torch/autograd/graph.py", "_engine_run_backward", 8
+    )
+    save = rank(1, StackFrame(C10D, "barrier", 1), StackFrame("/job/train.py", "save", 3), world=2)
+    verdict = verdict_of(rank(0, backward, MAIN, world=2), save)
+    assert (verdict.cause, set(verdict.culprits)) == ("mismatch", {"/100", "/101"})
+
+
+def test_rank_alone_in_a_collective_and_those_that_wait_for_a_store_key_are_a_deadlock():
+    fds = (Descriptor(3, "tcp", 30),)
+    waits = rank(1, MAIN, world=2, job="127.0.0.1:8000", thread=RECEIVES, fds=fds)
+    peer = in_all_gather(0, world=2, job="127.0.0.1:8000", fds=(Descriptor(4, "tcp", 31),))
+    verdict = verdict_of(waits, peer, sockets=connection(30, sent_s=90.0, received_s=95.0))
+    assert (verdict.outcome, verdict.cause, set(verdict.culprits)) == ("hang", "deadlock", {"/100", "/101"})
+    assert "key of the store that may be set by rank 0" in verdict.sentence
 
 
 def test_idle_child_of_a_rank_blocks_the_others():
@@ -224,6 +268,14 @@ def test_descendant_that_keeps_the_pipe_of_an_ended_child_is_blamed():
         assert (verdict.outcome, verdict.culprits, verdict.victims) == ("hang", ("/9",), ("/7",))
         assert "keeps pipe:[5] open" in verdict.sentence
         assert stack_fix(diagnosis).name == "pipe_kept_open"
+
+
+def test_file_lock_that_the_process_holds_by_another_descriptor_is_its_own():
+    files = Descriptor(3, "file", 50), Descriptor(4, "file", 50)
+    process = sleeping(9, 1, MAIN, thread={"syscall": "flock", "waits_fds": (4,)}, fds=files)
+    diagnosis = diagnose(Snapshot((process,), locks=(Lock(50, 9, "FLOCK"),), seconds=65.0))
+    assert "another descriptor (3): it waits for itself" in diagnosis.verdict.sentence
+    assert stack_fix(diagnosis).name == "own_file_lock"
 
 
 @pytest.mark.parametrize(
@@ -252,12 +304,36 @@ def test_slow_reader_of_a_full_queue_between_processes_is_no_hang(woke, outcome)
     assert verdict_of(reader, sleeping(8, 7, *put, thread=waits, shared=shared)).outcome == outcome
 
 
-def test_lost_item_is_explained_beside_an_idle_thread():
-    """A thread waits for items while the main thread waits for task_done()."""
-    main = sleeping(7, 1, WAIT, StackFrame(QUEUE_GET.path, "join"), MAIN, thread=AT_FUTEX | {"endless": True})
-    diagnosis = diagnose(Snapshot((with_threads(main, (WAIT, QUEUE_GET, MAIN)),), seconds=65.0))
-    assert "before task_done()" in diagnosis.verdict.sentence
-    assert stack_fix(diagnosis).name == "task_not_done"
+def test_process_that_ended_before_the_barrier_is_named():
+    barrier = WAIT, StackFrame(f"{PYTHON}/threading.py", "_wait"), MAIN
+    waits = sleeping(8, 7, *barrier, thread={"syscall": "futex", "futex": "sem:5"})
+    launcher = sleeping(7, 1, CHILD, MAIN, thread=WAITS_FOR_CHILD)
+    verdict = verdict_of(launcher, waits, Process(9, 7, state="Z"))
+    assert (verdict.cause, verdict.culprits, set(verdict.victims)) == ("dead", ("/9",), {"/7", "/8"})
+    sentence = verdict_of(launcher, waits).sentence
+    assert "a process that should reach it may have ended" in sentence
+    assert "thread of the process" not in sentence
+
+
+@pytest.mark.parametrize(("line", "fix"), [(20, "left_loop"), (5, "not_in_collective")])
+def test_rank_that_sleeps_after_the_others_collective_has_left_their_loop(line, fix):
+    collective = StackFrame(C10D, "all_reduce", 1), StackFrame("/job/a.py", "train", 11)
+    away = rank(1, StackFrame("/job/a.py", "train", line), world=2, thread={"syscall": "clock_nanosleep"})
+    diagnosis = diagnose(Snapshot((rank(0, *collective, world=2), away), seconds=65.0))
+    assert diagnosis.verdict.culprits == ("/101",)
+    assert stack_fix(diagnosis).name == fix
+
+
+def test_lost_notification_and_lost_item_are_explained_beside_idle_threads():
+    """A thread waits for items while the main thread waits for a notification, or for task_done()."""
+    for frames, words, fix in (
+        ((WAIT, MAIN), "came before that wait and was lost", "condition"),
+        ((WAIT, StackFrame(QUEUE_GET.path, "join"), MAIN), "before task_done()", "task_not_done"),
+    ):
+        main = sleeping(7, 1, *frames, thread=AT_FUTEX | {"endless": True})
+        diagnosis = diagnose(Snapshot((with_threads(main, (WAIT, QUEUE_GET, MAIN)),), seconds=65.0))
+        assert words in diagnosis.verdict.sentence
+        assert stack_fix(diagnosis).name == fix
 
 
 @pytest.mark.parametrize(
@@ -310,6 +386,21 @@ def test_process_that_waits_for_a_lock_file_is_not_its_holder():
     assert stack_fix(diagnosis).name == "stale_lock_file"
 
 
+def test_lock_files_of_other_jobs_are_not_considered_while_this_job_holds_one(monkeypatch):
+    """If no process of this job holds a lock file, the other job's process is a possible blocker."""
+    library = StackFrame("/env/lib/python3.11/site-packages/filelock/_api.py", "acquire", 300)
+    waits, holds = sleeping(8, 1, library, MAIN), sleeping(7, 1, MAIN)
+    lines = [
+        f"{n}: FLOCK ADVISORY WRITE {pid} 00:1:{inode} 0 EOF" for n, pid, inode in ((1, 7, 70), (2, 9, 90))
+    ]
+    monkeypatch.setattr(safe_io, "read_kernel_file", lambda _path: "\n".join(lines))
+    entries = {pid: discovery.ProcessEntry(pid, 1, 0, "python") for pid in (7, 8, 9)}
+    files = {pid: (Descriptor(3, "file", inode, "w", "/job/a.lock"),) for pid, inode in ((7, 70), (9, 90))}
+    host = peers.Host(entries, files)
+    assert peers.possible_blockers(host, [waits, holds]) <= {7}
+    assert 9 in peers.possible_blockers(host, [waits])
+
+
 def test_loky_resource_tracker_is_a_helper():
     title = "python -m joblib.externals.loky.backend.resource_tracker --pipe 5"
     assert discovery.role_of_title(title)[0] == "helper"
@@ -321,8 +412,10 @@ LOCK = StackFrame("/job/main.py", "save", 6, "acquire")
 @pytest.mark.parametrize(
     ("frames", "thread", "forked", "words", "fix"),
     [
+        ((LOCK, MAIN), {"relocks": 1}, True, "this thread took before in main", "lock_taken_twice"),
         ((LOCK, MAIN), {}, True, "fork copied in its locked state", "fork_with_lock"),
         ((LOCK, MAIN), {}, False, "no other thread of the process is left", "raised_with_lock"),
+        ((WAIT, MAIN), {"endless": True}, False, "a notification of a condition", "condition"),
         ((WAIT, QUEUE_GET, MAIN), {}, False, "no other thread of the process is left", "thread_ended"),
     ],
 )
@@ -332,3 +425,38 @@ def test_wait_for_a_thread_that_does_not_exist_is_explained(frames, thread, fork
     )
     assert words in diagnosis.verdict.sentence
     assert stack_fix(diagnosis).name == fix
+
+
+def test_worker_that_inherited_a_listening_socket_serves_no_client():
+    """Its parent, which waits for the client's result, does not accept the connection."""
+    ends = Descriptor(4, "tcp", 60), Descriptor(5, "pipe", 7, "w")
+    takes = StackFrame(f"{PYTHON}/multiprocessing/queues.py", "get"), MAIN
+    listening = Socket(60, "tcp", "127.0.0.1:8000", "0.0.0.0:0", "LISTEN", unread=1)
+    request = Socket(61, "tcp", "127.0.0.1:9", "127.0.0.1:8000", "ESTABLISHED")
+    reads = {"syscall": "read", "waits_fds": (6,)}
+    parent = sleeping(7, 1, *takes, thread=reads, fds=(ends[0], Descriptor(6, "pipe", 7, "r")))
+    idle = sleeping(8, 7, *takes, thread=AT_FUTEX | {"futex": "sem:5"}, fds=ends)
+    client = sleeping(9, 7, MAIN, thread=RECEIVES, fds=(*ends, Descriptor(3, "tcp", 61)))
+    verdict = verdict_of(parent, idle, client, sockets=(listening, request))
+    assert (verdict.cause, set(verdict.culprits)) == ("deadlock", {"/7", "/9"})
+
+
+def test_replaced_and_dead_workers_are_named():
+    result = StackFrame(f"{PYTHON}/multiprocessing/pool.py", "wait"), MAIN
+    starts = StackFrame(f"{PYTHON}/multiprocessing/pool.py", "_handle_workers")
+    takes = StackFrame(f"{PYTHON}/multiprocessing/pool.py", "worker"), starts
+    worker = sleeping(8, 7, *takes, thread=AT_FUTEX)
+    sentence = verdict_of(sleeping(7, 1, WAIT, *result, thread=AT_FUTEX), worker).sentence
+    assert "pid 8 replaced a worker" in sentence
+    waits = sleeping(7, 1, MAIN, thread={"syscall": "futex", "futex": "sem:5"})
+    sentence = verdict_of(waits, Process(9, 1, state="Z"), locks=(Lock(5, 0, "semaphore"),)).sentence
+    assert "the one that held it has ended; pid 9 is dead" in sentence
+
+
+def test_server_that_requests_itself_is_a_deadlock():
+    fds = Descriptor(3, "tcp", 50), Descriptor(4, "tcp", 60)
+    listening = Socket(60, "tcp", "127.0.0.1:8000", "0.0.0.0:0", "LISTEN", unread=1)
+    request = Socket(50, "tcp", "127.0.0.1:9", "127.0.0.1:8000", "ESTABLISHED")
+    response = StackFrame(f"{PYTHON}/http/client.py", "getresponse"), MAIN
+    verdict = verdict_of(sleeping(7, 1, *response, thread=RECEIVES, fds=fds), sockets=(listening, request))
+    assert (verdict.cause, "of its own server" in verdict.sentence) == ("deadlock", True)
