@@ -47,6 +47,7 @@ class Value:
         outside: Whether something outside the files may replace the value: the environment in `${X:-8}`, or arguments.
         written: The value in the file if `data` was derived from it, else UNKNOWN.
         factors: For a product, the settings that were multiplied.
+        replaced: The value under the same key earlier in the same table of a YAML or JSON file.
     """
 
     data: Any
@@ -56,6 +57,7 @@ class Value:
     outside: bool = False
     written: Any = UNKNOWN
     factors: tuple[Value, ...] = ()
+    replaced: Value | None = None
 
     def __post_init__(self) -> None:
         """Remember a secret, which other settings may contain by a variable or an anchor."""
@@ -80,7 +82,9 @@ class Value:
     def with_key(self, key: str) -> Value:
         """Return the same value under another key."""
         # `replace` would take several times as long, and a config may have 100,000 values.
-        return Value(self.data, self.place, key, self.soft, self.outside, self.written, self.factors)
+        return Value(
+            self.data, self.place, key, self.soft, self.outside, self.written, self.factors, self.replaced
+        )
 
     def derive(self, data: Any) -> Value:
         """Return a setting with other data that follows from this setting; `written` keeps the value in the file."""

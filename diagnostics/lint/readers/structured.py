@@ -8,6 +8,7 @@ that later output masks them. `check_run_count` limits the runs and environment 
 
 import json
 from collections.abc import Mapping, Sized
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -205,6 +206,9 @@ def _put_item(container: dict[str, Any], key: Any, node: Any) -> None:
         return
     if not isinstance(node, dict):
         remember_secret(str(key.data), _plain_data(node, []))
+    old = container.get(str(key.data))
+    if isinstance(old, Value) and old.key != "<<" and isinstance(node, Value) and old.data != node.data:
+        node = replace(node, replaced=old)
     # An empty list becomes a Value, which has a line.
     container[str(key.data)] = Value([], key.place) if node == [] else node
 

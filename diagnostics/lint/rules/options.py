@@ -221,6 +221,28 @@ def options_have_an_effect(plan: RunPlan) -> Iterator[Problem]:
             )
 
 
+@rule("CFG111", check=CHECK, role="any")
+def keys_of_files_are_unique(plan: RunPlan) -> Iterator[Problem]:
+    """A YAML or JSON table has no key twice with different values: only the last counts, and OmegaConf refuses it."""
+    package = plan.option_package
+    by_omegaconf = parser_of(package) in {"hydra", "omegaconf"} or package == "ms-swift"
+    for value in plan.options.values():
+        if value.replaced is None:
+            continue
+        first, refused = (
+            value.replaced.with_key(value.key),
+            by_omegaconf and value.place.file.endswith((".yaml", ".yml")),
+        )
+        effect = "OmegaConf refuses the file" if refused else f"{format_value(first.shown)} has no effect"
+        yield Problem(
+            f"{value.key} is twice in the same table: {effect}.",
+            [first, value],
+            fix=f"Remove one of the two {value.key}.",
+            severity=Severity.ERROR if refused else Severity.WARNING,
+            fix_is_complete=True,
+        )
+
+
 @rule("CFG111", check=CHECK, role="any", warnings_only=True)
 def options_are_given_once(plan: RunPlan) -> Iterator[Problem]:
     """A command gives no option twice with different values, because only the last one counts."""
@@ -342,6 +364,23 @@ def variables_reach_the_command(plan: RunPlan) -> Iterator[Problem]:
             severity=Severity.WARNING,
             fix_is_complete=True,
         )
+
+
+@rule("CFG113", check=CHECK, role="any", warnings_only=True)
+def engine_variables_exist(plan: RunPlan) -> Iterator[Problem]:
+    """No variable has a name that is similar to one of vLLM, and that no release of vLLM reads."""
+    names = frozenset(name for name in option_index.option_names("vllm") if name.startswith("VLLM_"))
+    for name, value in plan.settings.env.items():
+        similar = option_index.suggest(name, names) if name.startswith("VLLM_") and name not in names else ""
+        # A longer or shorter name, such as VLLM_HOST, is probably one of the script's own.
+        if similar and not similar.startswith(name) and not name.startswith(similar):
+            yield Problem(
+                f"No release of vLLM reads {name}; {similar} is similar.",
+                [value],
+                fix=f"Write {similar}, or leave {name} out.",
+                severity=Severity.WARNING,
+                fix_is_complete=True,
+            )
 
 
 @rule("CFG114", check=CHECK, role="any")
