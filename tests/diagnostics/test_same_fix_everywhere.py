@@ -58,7 +58,7 @@ def mitigation_in_plan(entry, releases):
     case = CheckInput(current, {entry.code: entry}, Compat())
     steps = setting_steps(list(known_issues(case)), case, find_installer(current))
     names = {item.description.lower(): item.name for item in entry.mitigations}
-    return names[steps[0].title.lower().removeprefix(f"if you see {entry.code.lower()}: ")] if steps else ""
+    return names[steps[0].title.lower().removeprefix(f'only for "{entry.title.lower()}": ')] if steps else ""
 
 
 def lint_finding(entry, framework, releases, triggers=()):
