@@ -34,8 +34,6 @@ _REGISTERED = (
 )
 _NAME, _KEY = r"""["']([\w.-]+)["']""", r"""(?m)^ {4}(?:\w+ = )?["']([\w.-]+)["'](?=:|$)"""
 _AT_ONCE = 500
-# Limits on star imports of star imports, and on the names that all of a release bring; more stay unresolved.
-_MOST_STARS_DEEP, _MOST_STAR_NAMES = 50, 1_000_000
 _TABLES = """
 create table if not exists releases (version text primary key, record text);
 create table if not exists sources (checksum text primary key, data blob);
@@ -211,10 +209,9 @@ def _exported_below(names: Mapping[str, Facts], folders: str) -> Facts:
 def expand_stars(names: dict[str, Facts]) -> dict[str, Facts]:
     """Return the modules that import `*` or collect names lazily, with those names added."""
     expanded: dict[str, Facts] = {}
-    added = 0
 
-    def exported(module: str, depth: int) -> Facts:
-        facts = expand(module, depth + 1)
+    def exported(module: str) -> Facts:
+        facts = expand(module)
         listed = facts.get("__all__", "").split()[1:]
         public = listed or [name for name in facts if name.isidentifier() and not name.startswith("_")]
         return {
@@ -223,19 +220,17 @@ def expand_stars(names: dict[str, Facts]) -> dict[str, Facts]:
             if (entry := facts.get(name, "" if not listed else "value").lstrip("?"))
         }
 
-    def expand(module: str, depth: int = 0) -> Facts:
-        nonlocal added
+    def expand(module: str) -> Facts:
         if module in expanded or not {"*", "*/"} & names[module].keys():
             return expanded.get(module, names[module])
         facts = expanded[module] = dict(names[module])
         facts = expanded[module] = _exported_below(names, facts.pop("*/", "")) | facts
         outside = []
         for source in filter(None, facts.pop("*", "").removeprefix("import ").split(", ")):
-            if source not in names or depth > _MOST_STARS_DEEP or added > _MOST_STAR_NAMES:
+            if source not in names:
                 outside.append(source)
                 continue
-            brought = exported(source, depth)
-            added += len(brought)
+            brought = exported(source)
             for name, entry in brought.items():
                 facts.setdefault(name, entry)
             if names[source].get("__getattr__") == "dynamic *" and "__all__" not in names[source]:

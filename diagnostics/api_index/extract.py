@@ -57,7 +57,6 @@ _MAX_DEFAULT = 80
 _MOST_NESTED_CLASSES = 4
 _MOST_CLASSES_OF_ATTRIBUTE = 40
 _MOST_LOOP_VALUES = 100
-_LARGEST_YAML = 200_000
 _TYPE_CHECKING = {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
 _ROUTE_METHODS = frozenset({"get", "post", "put", "delete", "head", "route", "api_route", "add_api_route"})
 # The table of transformers' model types, in `models/auto/`.
@@ -101,8 +100,7 @@ def extract_outline(text: str) -> Facts:
 def extract_yaml(text: str) -> Facts:
     r"""Return the dotted keys of a YAML config file, with their values, and Hydra's config groups as `group:NAME`.
 
-    The result is empty if the file is invalid, too large or has aliases: a file of a kilobyte whose aliases refer to
-    aliases can have more values than fit in memory.
+    The result is empty if the file is invalid, or has aliases.
 
     >>> extract_yaml("a:\n  b: 1\n")
     {'a': 'field', 'a.b': 'field = 1'}
@@ -110,7 +108,7 @@ def extract_yaml(text: str) -> Facts:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
     def walk(value: object, prefix: str) -> Iterator[tuple[str, str]]:
-        items = value.items() if isinstance(value, dict) and len(prefix) < _MAX_TEXT else ()
+        items = value.items() if isinstance(value, dict) else ()
         for key, inner in items:
             # The groups in Hydra's list of defaults can be chosen by name.
             if key == "defaults" and isinstance(inner, list):
@@ -121,9 +119,7 @@ def extract_yaml(text: str) -> Facts:
             yield from walk(inner, f"{prefix}{key}.")
 
     try:
-        if len(text) > _LARGEST_YAML or any(
-            isinstance(item, yaml.AliasEvent) for item in yaml.parse(text, loader)
-        ):
+        if any(isinstance(item, yaml.AliasEvent) for item in yaml.parse(text, loader)):
             return {}
         return dict(walk(yaml.load(text, loader), ""))  # noqa: S506 - a safe loader
     except Exception:  # noqa: BLE001 - PyYAML raises a dozen kinds for values of a wrong form

@@ -1,19 +1,12 @@
-"""Parse source files of other packages, which may be built so that reading them takes endless time or memory.
+"""Parse source files of other packages, and return texts of nodes.
 
-`parse_source` refuses files that are larger or deeper than real source, or have longer names or numbers. So
-a pass over the tree takes time proportional to the file's size. `expression_text`, `dotted_name` and `constant_texts`
-return texts of nodes; `statements_in` yields nested statements.
+`expression_text`, `dotted_name` and `constant_texts` return texts of nodes; `statements_in` yields nested statements.
 """
 
 import ast
 import itertools
 from collections.abc import Iterable, Iterator
 
-# Real source has at most half of each: 1.4 MB, 70 levels, names of 95 characters.
-_LARGEST = 3_000_000
-_DEEPEST = 150
-_LONGEST_NAME = 200
-_LARGEST_NUMBER = 10_000
 # Longer texts are shortened anyway; each part has at least one character, not counting the contexts of names.
 TOO_LONG = "…"
 _MOST_PARTS = 1000
@@ -24,34 +17,12 @@ def parse_source(text: str) -> ast.Module:
     """Return the syntax tree of a source file.
 
     Raises:
-        SyntaxError: This Python version cannot parse the file, or the file exceeds one of the limits above.
+        SyntaxError: This Python version cannot parse the file.
     """
-    if len(text) > _LARGEST:
-        raise SyntaxError("larger than any real source file")
     try:
-        tree = ast.parse(text)
+        return ast.parse(text)
     except (RecursionError, MemoryError, ValueError) as error:
         raise SyntaxError(f"cannot be parsed: {type(error).__name__}: {error}") from None
-    level: list[ast.AST] = [tree]
-    for _depth in range(_DEEPEST):
-        level = [child for node in level for child in _checked_children(node)]
-        if not level:
-            return tree
-    raise SyntaxError(f"nested deeper than {_DEEPEST} levels")
-
-
-def _checked_children(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the direct children of a node; refuse a name or a number that is longer than in real source."""
-    for name in node._fields:
-        value = getattr(node, name, None)
-        if isinstance(value, ast.AST):
-            yield value
-        elif isinstance(value, list):
-            yield from (item for item in value if isinstance(item, ast.AST))
-        elif isinstance(value, int) and value.bit_length() > _LARGEST_NUMBER:
-            raise SyntaxError(f"a number of more than {_LARGEST_NUMBER} bits")
-        elif isinstance(value, str) and len(value) > _LONGEST_NAME and not isinstance(node, ast.Constant):
-            raise SyntaxError(f"a name of more than {_LONGEST_NAME} characters")
 
 
 def constant_texts(nodes: Iterable[ast.AST | None]) -> Iterator[str]:

@@ -35,7 +35,6 @@ _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 # Limits against source that is built to expand; real source has at most a third of each.
 _MOST_CONDITIONS = 16
 _MOST_ATTRIBUTES = 20
-_MOST_USES = 50_000
 _LONGEST_KEY = 200
 
 # A condition that compares the version of a package.
@@ -388,9 +387,7 @@ class _Walk:
         return module.partition(".")[0] in self.packages
 
     def add(self, guards: Use, node: ast.stmt | ast.expr, kind: str, origin: _Origin) -> None:
-        """Add a use with the current conditions; raise SyntaxError if there are too many."""
-        if len(self.uses) > _MOST_USES:
-            raise SyntaxError(f"more than {_MOST_USES} uses of other packages")
+        """Add a use with the current conditions."""
         use = Use(kind, *origin, self.file, node.lineno, guards.late, guards.choice, guards.conditions)
         self.uses.append(use)
 

@@ -1,0 +1,47 @@
+"""Source and YAML files that cannot be parsed count as unreadable, and shared bases or modules are followed once."""
+
+import pytest
+
+from diagnostics.api_index import build
+from diagnostics.api_index.extract import extract
+from diagnostics.api_index.packages import IndexedPackage
+from tests.api_index.conftest import api_of_files
+
+PACKAGE = IndexedPackage("vllm", ("vllm",), uses=("trl",), guarding=".*")
+
+
+@pytest.mark.parametrize(
+    "text", ["-" * 1_000_000 + "1", "(" * 100_000, "x = 1\0"], ids=["minus", "brackets", "null"]
+)
+def test_source_that_cannot_be_parsed_may_define_any_name(text):
+    """It counts as using no name. Python's parser raises MemoryError for a million minus signs."""
+    assert build.extract_file(PACKAGE, "vllm/a.py", text) == {"__getattr__": "dynamic *"}
+    assert build.extract_uses(PACKAGE, "vllm/a.py", f"import trl\n{text}") == {}
+
+
+def test_bases_that_share_bases_are_followed_once():
+    """A class with eleven levels of ten equal bases has 10^11 paths to its last base."""
+    lines = ["class A0: x = 1\n", *(f"class A{i + 1}({', '.join([f'A{i}'] * 10)}): ...\n" for i in range(11))]
+    api = api_of_files("pkg", {"pkg/a.py": "".join(lines)})
+    members = api.members(api.find("pkg.a", "A11"))
+    assert (members.names, members.complete) == ({"x"}, True)
+
+
+def test_star_imports_that_share_modules_are_followed_once():
+    """Ten levels of nine star imports have 9^10 paths, and the last level imports the first."""
+    texts = {
+        f"pkg/m{i}.py": f"from pkg.m{i + 1} import *\n" + f"from pkg.n{i + 1} import *\n" * 8
+        for i in range(10)
+    }
+    texts |= {name.replace("/m", "/n"): text for name, text in texts.items()}
+    texts |= {"pkg/m10.py": "from pkg.m0 import *\n", "pkg/n10.py": "x = 1\n"}
+    api = api_of_files("pkg", texts)
+    assert api.find("pkg.m0", "nothere") is None
+    assert api.find("pkg.m0", "x").module == "pkg.n10"
+
+
+def test_name_with_a_lone_surrogate_is_written(tmp_path):
+    """UTF-8 cannot encode a lone surrogate, so the index has `?` in its place."""
+    facts = extract('__all__ = ["\\ud800"]', "a")
+    build.store.write_package(tmp_path / "a.zip", {"package": "a", "releases": []}, {"a": ("0-", facts)})
+    assert build.store.Package(tmp_path / "a.zip").packed("a") == {"__all__": "value ?"}
