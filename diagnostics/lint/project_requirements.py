@@ -111,30 +111,42 @@ def _project_folders(folder: Path) -> Iterator[Path]:
 
 def _project_root(folder: Path) -> Path | None:
     """Return the folder with `.git`, else the nearest one with a project or requirements file; None without them."""
-    marks = (".git", *_PROJECT_FILES, "requirements.txt")
-    marked = [above for above in _project_folders(folder) if any((above / mark).exists() for mark in marks)]
+    marked = [above for above in _project_folders(folder) if _is_marked(above)]
     return marked[-1 if marked and (marked[-1] / ".git").exists() else 0] if marked else None
+
+
+def _is_marked(folder: Path) -> bool:
+    return any((folder / mark).exists() for mark in (".git", *_PROJECT_FILES, "requirements.txt"))
+
+
+def _is_repository(folder: Path) -> bool:
+    """Return whether a folder is a repository of its own; a submodule, whose `.git` is a file, is none."""
+    try:
+        return "/modules/" not in safe_io.read_text(folder / ".git", _MAX_BYTES)
+    except (OSError, ValueError):
+        return (folder / ".git").is_dir()
 
 
 def is_in_project(path: Path, file: str) -> bool:
     """Return whether a file, after links are resolved, is in the project of another file.
 
     The project is the folder with `.git`, or else the nearest one with a project or requirements file. Without them it
-    is the other file's own folder, without its subfolders if that is a home folder, `/` or `/tmp`. A folder in
-    it that has a folder `.git` is another project; a submodule, whose `.git` is a file, is not.
+    is the other file's own folder, without its subfolders if that is a home folder, `/` or `/tmp`. A repository in it
+    is another project, and so is a folder with such a file if the project has none.
     """
     folder, resolved = real_folder(file), Path(os.path.realpath(path))
     if _is_top(folder):
         return resolved.parent == folder
-    root = _project_root(folder) or folder
+    marked = _project_root(folder)
+    root, is_other = marked or folder, _is_repository if marked else _is_marked
     inner = resolved.parents[: len(resolved.parents) - len(root.parents) - 1]
-    return resolved.is_relative_to(root) and not any((above / ".git").is_dir() for above in inner)
+    return resolved.is_relative_to(root) and not any(map(is_other, inner))
 
 
 def is_in_working_project(file: str) -> bool:
     """Return whether a file is in the project of the working folder, and not in another project inside of it."""
-    own, here = _project_root(real_folder(file)), _project_root(real_folder("any name"))
-    return own in (None, here) and is_in_project(Path(file), "any name")
+    own, here = (_project_root(folder) or folder for folder in map(real_folder, (file, "any name")))
+    return own == here and is_in_project(Path(file), "any name")
 
 
 def _requirement_files(folder: Path) -> list[Path]:

@@ -511,7 +511,17 @@ def test_hostile_python_takes_bounded_time_and_memory(tmp_path, statement):
 
 @pytest.mark.parametrize(
     "named",
-    ["link", "absolute", "../", "../ without .git", "working", "working by ..", "in home", "nested"],
+    [
+        "link",
+        "absolute",
+        "../",
+        "../ without .git",
+        "working",
+        "working by ..",
+        "in home",
+        "nested",
+        "marked by a file",
+    ],
 )
 @pytest.mark.parametrize(
     "script",
@@ -529,7 +539,11 @@ def test_script_reads_no_file_outside_of_its_project(tmp_path, monkeypatch, run_
     A script outside of the working folder's project finds no file there, however the script's path is written.
     """
     repository = tmp_path / "repo"
-    (repository / (".git" if named != "../ without .git" else "src")).mkdir(parents=True)
+    (repository / (".git" if named not in ("../ without .git", "marked by a file") else "src")).mkdir(
+        parents=True
+    )
+    if named == "marked by a file":
+        (repository / "pyproject.toml").touch()
     monkeypatch.chdir(repository)
     for suffix, text in (
         ("sh", "PHRASE=correct-horse"),
