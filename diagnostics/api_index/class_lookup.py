@@ -1,6 +1,7 @@
-"""Find the package and module of a class, function, member or argument that an error names.
+"""Find the package and module of a class, function, member or argument that an error names without its module.
 
-`find_class` and `find_member` do so. `find_extended_class` guesses the class that an unknown class extends.
+`find_class` finds a class or function, `find_member` an attribute or argument of one. Such a reference to a name of
+another package is a `Use` (see `uses.py`). `find_extended_class` guesses the class that an unknown class extends;
 `inherited_use` and `outermost_definition` find the base class that defines a member.
 """
 
@@ -32,21 +33,22 @@ def find_member(
     caller: str = "",
     installed: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Use, str] | None:
-    """Return (use, package) for the only indexed package that fits a member or argument; None if none or several fit.
+    """Return (use, package) for the one indexed package whose class or function the error is about, else None.
 
-    The only package whose installed release does not satisfy the use fits. Else a package fits if each of its releases
-    has at most one class or function of that name, apart from subclasses, and one of these conditions holds:
+    If the installed release of exactly one package has the class and lacks the member, it is that package. Otherwise a
+    package is a candidate if each of its releases has at most one class or function of that name, apart from
+    subclasses, and one of these conditions holds; the only candidate is returned:
 
-    - Some of its releases satisfy the use, and others do not. An attribute may be undecided in others: the error
-      shows that the release in use lacks it.
-    - All give the same answer, the use is a call, and the package is the caller or exports the class at top level, or
-      the name of the function has four words or more.
+    - Some of its releases have the member, and others lack it. In others it may be unknown whether they have an
+      attribute: the error shows that the release in use lacks it.
+    - All have it, or all lack it; the use is a call; and the package is the caller or exports the class at top level,
+      or the name of the function has four words or more.
 
     Args:
         kind: Kind of the use, as in Use.
         owner: Name of the class or function.
         path: The attribute; or the method, if any, and the argument.
-        providers: Packages that others build on; if several packages fit, only these are considered.
+        providers: Packages that others build on; of several candidates, only these are considered.
         caller: The package whose code raised the error; '' if unknown.
         installed: Known releases by package.
     """

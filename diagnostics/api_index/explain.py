@@ -226,7 +226,7 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
     statement = _statement(use.kind, name, releases, code)
     parts = (
         statement,
-        releases.describe_release_in_use(is_removed=use.kind == "registered"),
+        releases.describe_release_in_use(must_be_missing=use.kind == "registered"),
         _calling_sentence(releases, caller, callers, code),
         note,
         engine[0],

@@ -136,17 +136,18 @@ class NameReleases:
             return f"Every {span} has {subject}."
         return f"{self.package} has {subject} {describe_spans(self.having, self.indexed)}."
 
-    def describe_release_in_use(self, *, is_removed: bool = False, is_own: bool = False) -> str:
+    def describe_release_in_use(self, *, must_be_missing: bool = False, is_own: bool = False) -> str:
         """Return sentences on the release in use; empty if no release has the name.
 
         Args:
-            is_removed: Whether `having` has the releases without a name that must be missing.
+            must_be_missing: Whether the name must be absent, such as a removed argument; `having` then has the releases
+                that lack it.
             is_own: Whether the name is the user's, so that releases before the index say nothing about it.
         """
         direction, oldest = self.side_and_ranges[0], self.indexed[0]
         show = f"Run pip show {self.package} to see its release."
         if self.installed and self.having:
-            has_it = "does not have it" if self.has_installed == is_removed else "has it"
+            has_it = "does not have it" if self.has_installed == must_be_missing else "has it"
             return (
                 f"The installed {self.package} {self.installed} {f'is {direction}' if direction else has_it}."
             )
