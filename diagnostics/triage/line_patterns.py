@@ -1,7 +1,7 @@
-"""Patterns of log lines that triage reads besides signatures: releases, frameworks, errors, the first failed rank.
+"""Match log lines that triage reads besides signatures: releases, frameworks, errors, the first failed rank.
 
-`ANCHORS` and `ANCHOR_PATTERNS` find such lines in whole blocks of a log. `installed_versions`, `written_versions` and
-`mentioned_frameworks` read one line.
+`ANCHORS` and `ANCHOR_PATTERNS` find such lines in whole blocks of a log. Of one line, `installed_versions` returns the
+releases that a list of packages has, `written_versions` those in a sentence, and `mentioned_frameworks` the frameworks.
 """
 
 import re

@@ -33,7 +33,7 @@ def repro(
         needs: Distributions that must all be installed; their modules have the same names, with underscores for dashes.
         raises: Class of upstream's exception and a part of its text, such as "ValueError: must be divisible".
         modules: Modules to import once, before the attempts; None for those named as the distributions.
-        simulated: Parts of an attempt that are simulated.
+        simulated: What of an attempt is simulated, such as a server or workers; printed with each result.
     """
     kind, _, message = raises.partition(": ")
 

@@ -11,6 +11,7 @@ from repro.fuzz import v1_invariants
 from repro.fuzz.stories import EngineActions, Step, StepKind
 from repro.registry import BrokenInvariantError
 
+# The longest sequence of the engine, in tokens, and the tokens of a KV cache block.
 LIMIT, _BLOCK = V1Setup.max_model_len, V1Setup.block_size
 _MOST_HALF_STEPS = 1000  # to drain the engine: far more than these requests can need
 

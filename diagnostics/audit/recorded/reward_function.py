@@ -1,4 +1,4 @@
-"""Call the user's reward function again on recorded samples (P12), and compare the rewards with the recorded ones.
+"""Call the user's reward function again on recorded samples, and compare the rewards: P12 of docs/audit.md.
 
 Only `--reward` allows this, because `load_reward_function` and `check_reward_function` run the user's code. The
 function is called as in TRL, with keyword arguments that are lists of at most 512 samples, and returns a number or None

@@ -1,7 +1,7 @@
 """Build the plan's steps for variables, the machine, trainer options, and repairs, which may reinstall a package.
 
 `finding_step` returns the step for a finding that is no known issue. `setting_steps` returns those of known issues;
-the packages that they require are in `mitigation_constraints`, and `package_steps` installs them.
+the packages that they require are in `mitigation_constraints`, and the step of `package_steps.py` installs them.
 """
 
 from textwrap import shorten

@@ -1,5 +1,6 @@
 """Define `Word` and `Scope`: a shell word with marks for unknown text and defaults, and the variables at one point.
 
+In a word the mark HOLE stands for text that is not known, and SOFT for a default that may be replaced.
 `Scope.merge_branch` keeps the values that are still known after a branch that may or may not run. `slurm_variables`
 returns the numbers of nodes and GPUs that Slurm sets as variables before the script starts.
 """
