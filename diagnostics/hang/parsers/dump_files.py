@@ -32,7 +32,8 @@ MAX_PROCESSES, MAX_THREADS = 1024, 512
 _PARSE_S = 8.0
 EXPECTED = (
     "expected a snapshot of hang --save, stacks of py-spy, faulthandler, gdb or pystack, "
-    "a flight recorder's dump, NCCL RAS, or a log with 'Watchdog caught collective operation timeout'"
+    "a flight recorder's dump, NCCL RAS, or a log with 'Watchdog caught collective operation timeout'; "
+    "triage reads other logs"
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 # A launcher's or Ray's mark before each line.
