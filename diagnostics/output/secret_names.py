@@ -35,7 +35,8 @@ def read_table() -> dict[str, Any]:
 
 
 _WORDS = {name: frozenset(text.split()) for name, text in read_table()["words"].items()}
-_KEY_OWNERS = tuple(owner for owner in _WORDS["key_owners"] if len(owner) > 2)
+_OWNERS = _WORDS["key_owners"] | _WORDS["services"]
+_LONG_OWNERS = tuple(owner for owner in _OWNERS if len(owner) > 2)
 _ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")
 # A word: capitals (API in APIKey), a capitalised or small one, a number, letters that are not ASCII.
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
@@ -63,6 +64,8 @@ def name_kind(name: str) -> Kind:
             break
         before = _ending_kind(words[:end])
         is_password = end == 1 and before == Kind.SHORT and words[1] in _WORDS["password_owners"]
+        if before and end == 1 and words[1] in _WORDS["services"]:
+            return Kind.LOOSE
         if before >= Kind.LOOSE or is_password:
             return Kind.HARMLESS if end == 1 and words[0] in ("token", "cookie") else Kind.LOOSE
     return kind
@@ -78,7 +81,7 @@ def _ending_kind(words: list[str]) -> Kind:
     for ending in ("token", "key"):
         if singular.endswith(ending):
             owner = singular.removesuffix(ending) or owner
-            if owner in _WORDS["key_owners"] or owner.endswith(_KEY_OWNERS):
+            if owner in _OWNERS or owner.endswith(_LONG_OWNERS):
                 return secret
             is_token = ending == "token" and singular == last and owner not in _WORDS["token_parts"]
             return Kind.LOOSE if is_token else Kind.AMBIGUOUS if singular == "key" else Kind.HARMLESS
@@ -89,7 +92,7 @@ def _short_kind(last: str, owner: str) -> Kind:
     """Return the kind of a name that ends in a word such as `pass`, which has other meanings."""
     short = next((word for word in _WORDS["short"] if last == word or _is_run(last, word)), "")
     if not short:
-        is_secret = last == "auth" and owner in _WORDS["key_owners"]
+        is_secret = last == "auth" and owner in _OWNERS
         return Kind.SECRET if is_secret else Kind.AMBIGUOUS if last in _WORDS["ambiguous"] else Kind.HARMLESS
     owner = last.removesuffix(short) or owner
     if owner in _WORDS["no_password"]:
