@@ -34,7 +34,9 @@ _UPDATE = ("loss", "grad_norm", "kl", "entropy", "reward", "ratio", "probs_diff"
 # The k3 estimate of the KL of a model to itself, computed by another kernel in bfloat16.
 _KL_FLOOR, _KL_ALARM = 0.002, 0.01
 # Mismatch of engine and trainer: rounding floor, factor over the first steps, least alarm, alarm from step 1.
-_MISMATCH_LIMITS = {"probs_diff": (1e-4, 10.0, 0.02, 0.05), "mismatch_kl": (1e-5, 20.0, 0.005, 0.1)}
+_MISMATCH_LIMITS = {
+    "probs_diff": (1e-4, 10.0, 0.02, 0.05), "mismatch_kl": (1e-5, 20.0, 0.005, 0.1), "ratio": (0.01, 10.0, 0.2, 0.3),
+}  # fmt: skip
 MAX_FLAT_SHARE = 0.8
 """Largest share of groups with equal rewards that is no fault."""
 _MIN_STEPS_FOR_TREND = 60
@@ -373,16 +375,18 @@ def _truncation(curves: Curves) -> Result | None:
 def _mismatch(curves: Curves) -> Result | None:
     """Find a mismatch of engine and trainer that is large from the start, or becomes much larger during the run."""
     for name, (floor, factor, least, alarm) in _MISMATCH_LIMITS.items():
-        values = [abs(value) for value in curves.column(name)]
+        equal = 1.0 if name == "ratio" else 0.0  # the value if both compute the same
+        column = curves.column(name)
+        values = [abs(value - equal) for value in column]
         first, last = stats.median(values[:MIN_STEPS]), stats.median(values[-MIN_STEPS:])
         limit = max(least, factor * max(first, floor))
         options: dict[str, Any] = {"name": name}
         if len(values) >= 3 and first > alarm:
-            options |= {"now": stats.median(values)}
+            options |= {"now": stats.median(column)}
             return curves.report(Episode(curves.select(name)), "metrics/unlike", name, **options)
         if len(values) >= 2 * MIN_STEPS and last >= limit:
-            late = curves.departure(name, lambda value, bound=limit: abs(value) >= bound)  # type: ignore[misc]
-            options |= {"first": first, "last": last}
+            late = curves.departure(name, lambda value, bound=limit, at=equal: abs(value - at) >= bound)  # type: ignore[misc]
+            options |= {"first": stats.median(column[:MIN_STEPS]), "last": stats.median(column[-MIN_STEPS:])}
             return curves.report(late, "metrics/drifting", name, **options)
     return None
 

@@ -59,6 +59,8 @@ def name_kind(name: str) -> Kind:
     while len(words) > 1 and (words[-1].isdigit() or words[-1] in _WORDS["qualifiers"]):
         words.pop()
     kind = _ending_kind(words)
+    if name.isupper() and len(words) > 1 and words[-1] == "key":
+        kind = max(kind, Kind.LOOSE)  # a variable of the environment
     for end in range(len(words) - 1, 0, -1):
         if kind or words[end] in _WORDS["harmless_endings"] or words[end][:-1] in _WORDS["harmless_endings"]:
             break

@@ -38,6 +38,8 @@ _BAR = re.compile(r"\d%\|")
 _BAR_POSITION = re.compile(_PATTERNS["bar_position"])
 # A step of a run that goes on.
 _STEP = re.compile(r"(?i)^\W{0,3}(?:\w{0,20} )?step[ :=]+\d+|^\{['\"](?:loss|reward|kl|grad_norm)['\"]:")
+# The step of a run, with the number of its steps.
+_STEP_OF = re.compile(r"(?i)\bsteps?[ :=]{1,3}(\d{1,9}) ?/ ?(\d{1,9})\b")
 ZERO_COUNTER = re.compile(_PATTERNS["zero_counter"])
 """A counter that is 0, such as `#running-req: 0` of an idle server or `buffer_size=0`; group 1 is its name."""
 _PENDING = re.compile(r"(?i)\b(?:running|waiting|pending|queued?)(?:[ _-]req\w*)?\W{1,3}[1-9]")
@@ -111,7 +113,9 @@ def find_end(log: LogFacts) -> LogEnd:
     open_bar = _find_open_bar(hit for hit, _ in lines)
     readable = [(hit, level) for hit, level in lines if level != "fine"]
     failing = [(hit, level) for hit, level in readable if _reports_failure(hit.text, level)]
-    open_total = open_bar.total if open_bar else 0
+    steps = [tuple(map(int, match.groups())) for hit, _ in lines if (match := _STEP_OF.search(hit.text))]
+    open_steps = steps[-1][1] if steps and steps[-1][0] < steps[-1][1] else 0
+    open_total = max(open_steps, open_bar.total if open_bar else 0)
     completed = _find_end_line(lines, _COMPLETED, open_total)
     survived = [hit for hit, level in failing if not level and completed and hit.line < completed.line]
     return LogEnd(
@@ -192,8 +196,8 @@ def _reports_end(text: str, pattern: re.Pattern[str], open_total: int, repeated:
     Args:
         text: Text of the line.
         pattern: Pattern of messages that report it.
-        open_total: The largest total of a bar that is not full. A full bar of 32 samples is not the end of a run at
-            step 56 of 2290.
+        open_total: The largest total of a bar that is not full, or of the steps. A full bar of 32 samples is not the
+            end of a run at step 56 of 2290.
         repeated: Totals of unnamed bars that are full more than once; see `_repeated_totals`.
     """
     full = _FULL_BAR.search(text)

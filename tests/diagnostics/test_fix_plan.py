@@ -234,6 +234,12 @@ def test_repair_of_a_failing_pair_is_a_must(environment, run_command):
     assert re.search("must: Install 1 package .*CMP017", out)
 
 
+def test_requirement_with_an_address_is_not_installed_by_its_name(environment):
+    """The package index may have another package of that name."""
+    environment.add("trl", "0.23.1", requires=["acme @ git+https://example.org/x.git", "datasets>=3"])
+    assert commands(package_step(plan_of(environment)))[0].endswith("install 'datasets>=3'")
+
+
 def test_install_step_has_the_weakest_evidence_of_its_requirements(environment):
     required = [Constraint("a", "numpy", "<3", level) for level in ("executed", "static")]
     installer = installers.find_installer(python_environment.collect(environment.prefix, {}))

@@ -141,7 +141,9 @@ def _unmet_requirement(environment: Environment, package: Package, requirement: 
     raises = package.name == "transformers" and name in _COMPARED_AT_IMPORT and version is not None
     again = install(environment, f"{package.name}=={package.version}")
     fix = Fix.of(f"Install {package.name} with its requirements.", again)
-    if version:
+    if requirement.url:
+        fix = Fix.of(f"Install {name} from the address that the metadata of {package.name} names.")
+    elif version:
         advice = f"Install {required}, or another release of {package.name}."
         fix = Fix.of(advice, install(environment, required))
     fails = raises or (version is None and _is_core(package, name))

@@ -41,6 +41,7 @@ def merge_constraints(
         for package in checked
         if package.name not in pinned
         for item in requirements.unmet_requirements(environment, package)
+        if not item.url  # the package index may have another package of this name
     ]
     changed = {item.name for item in (*required, *unmet)}
     replaced = {item.name for item in (*required, *unmet) if item.source.partition(" ")[0] not in changed}

@@ -180,7 +180,7 @@ def _print_step(console: Console, number: int, step: Step, *, verbose: bool) -> 
     head = Text(f"{step.need}: ", STYLES[step.severity]) + Text(step.title, "bold")
     head += Text(f"  {' '.join(step.codes)}" if step.codes else "", "dim")
     print_text(console, head, lead=f"{number}. ")
-    commands = [command_of(action) for action in step.commands]
+    commands = [command_of(action) or edit_text(action) for action in step.commands]
     undo = next((edit_text(action) for action in step.undo), "")
     options = {edit_text(action) for action in (*step.undo, *step.text) if not isinstance(action, Advice)}
     if verbose:
