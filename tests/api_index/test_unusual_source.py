@@ -3,7 +3,6 @@
 import pytest
 
 from diagnostics.api_index import build
-from diagnostics.api_index.extract import extract
 from diagnostics.api_index.packages import IndexedPackage
 from tests.api_index.conftest import api_of_files
 
@@ -25,10 +24,3 @@ def test_bases_that_share_bases_are_followed_once():
     api = api_of_files("pkg", {"pkg/a.py": "".join(lines)})
     members = api.members(api.find("pkg.a", "A11"))
     assert (members.names, members.complete) == ({"x"}, True)
-
-
-def test_name_with_a_lone_surrogate_is_written(tmp_path):
-    """UTF-8 cannot encode a lone surrogate, so the index has `?` in its place."""
-    facts = extract('__all__ = ["\\ud800"]', "a")
-    build.store.write_package(tmp_path / "a.zip", {"package": "a", "releases": []}, {"a": ("0-", facts)})
-    assert build.store.Package(tmp_path / "a.zip").packed("a") == {"__all__": "value ?"}
