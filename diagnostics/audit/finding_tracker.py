@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diagnostics.audit.recorded.run_data import MetricSeries
-from diagnostics.audit.results import RUNNING, Audit, Result
+from diagnostics.audit.results import RUNNING, Audit, Result, put_causes_first
 from diagnostics.audit.training_curves import check_learning, check_metrics
 
 FOUND, GONE = "found", "gone"
@@ -86,7 +86,7 @@ class FindingTracker:
     def finish(self, subject: dict[str, str], more: Sequence[Result] = ()) -> Audit:
         """Return the audit of the whole run.
 
-        Its results are the learning check, the faults that were reported or that the last scan found, and the last
+        Its results are the learning check, the faults that were reported or that the last scan found (causes first), and the last
         scan's results for topics without a fault.
 
         Args:
@@ -97,5 +97,5 @@ class FindingTracker:
         faults = self.reported | {result.family: result for result in last if result.is_fault}
         topics = {result.topic for result in faults.values()}
         further = [result for result in last if not result.is_fault and result.topic not in topics]
-        results = (check_learning(self._series), *faults.values(), *further, *more)
+        results = (check_learning(self._series), *put_causes_first(*faults.values(), *further, *more))
         return Audit(RUNNING, subject | {"scans": str(self.scans)}, results)

@@ -39,7 +39,10 @@ _MISMATCH_LIMITS = {
 }  # fmt: skip
 MAX_FLAT_SHARE = 0.8
 """Largest share of groups with equal rewards that is no fault."""
+_NOTICED_FLAT_SHARE = 0.3
 _MIN_STEPS_FOR_TREND = 60
+# Median reward from which a task counts as solved.
+_SOLVED = 0.9
 # Least mean square of the steps between successive rewards without a trend, in variances; independent rewards have 2.
 _MIN_STEP_SQUARE = 1.0
 # The least and the largest reward, and those of the advantages, of a step.
@@ -203,23 +206,27 @@ def check_metrics(series: Sequence[MetricSeries]) -> list[Result]:
     return results
 
 
-def check_learning(series: Sequence[MetricSeries], rewards: Sequence[Result] = ()) -> Result:
-    """Check that the metrics suffice to decide whether the run learns: rewards with a signal in 8 steps or more.
+def check_learning(series: Sequence[MetricSeries], recorded: Sequence[Result] = ()) -> Result:
+    """Check that the metrics suffice to decide whether the run learns.
 
-    The result is clean or skipped, never a fault. A skipped one makes the audit incomplete.
+    They need rewards with a signal in 8 steps or more, which rise or are high, or 60 steps, which `_reward_without_trend`
+    checks. The result is clean or skipped, never a fault. A skipped one makes the audit incomplete.
 
     Args:
         series: Metrics of the run.
-        rewards: Results of the checks of recorded rewards; a clean one suffices, too.
+        recorded: Results of the checks of recorded rewards; a clean one suffices, too.
     """
     best = max((Curves(entry.rows) for entry in series), key=Curves.count_signal_steps, default=Curves(()))
     steps = best.count_signal_steps()
-    if steps < MIN_STEPS and any(result.is_clean for result in rewards):
-        return clean("learning", count=rewards[0].count, decisive=True)
+    if steps < _MIN_STEPS_FOR_TREND and any(result.is_clean for result in recorded):
+        return clean("learning", count=recorded[0].count, decisive=True)
     if steps < MIN_STEPS:
         return skipped("learning", "want_reward", decisive=True, least=MIN_STEPS, count=steps)
-    flat = best.column("all_alike")
-    facts = (note("no_gradient_share", share=stats.mean(flat)),) if flat else ()
+    rewards, flat = best.column("reward"), best.column("all_alike")
+    if steps < _MIN_STEPS_FOR_TREND and not (_rises(rewards) or stats.median(rewards[-MIN_STEPS:]) >= _SOLVED):
+        return skipped("learning", "want_trend", decisive=True, least=_MIN_STEPS_FOR_TREND, count=steps)
+    share = stats.mean(flat) if flat else 0.0
+    facts = (note("notice:no_gradient", share=share),) if share >= _NOTICED_FLAT_SHARE else ()
     return clean("learning", count=steps, evidence=facts, decisive=True)
 
 
@@ -313,7 +320,7 @@ def _no_reward_spread(curves: Curves) -> Result | None:
         elif len({row.values["reward"] for row in episode.rows}) == 1:
             options |= {"steps": len(rewards), "causes": "reward"}
             return curves.report(episode, "metrics/dead_reward", *quoted, **options)
-    elif rewards and stats.median(rewards[-10:]) >= 0.9 and rewards[-1] > min(rewards):
+    elif rewards and stats.median(rewards[-10:]) >= _SOLVED and rewards[-1] > min(rewards):
         return None  # the task is solved
     if episode := episode or curves.longest_episode(quoted, lambda share: share >= 1, 6):
         return curves.report(episode, "metrics/no_spread", *quoted, **options)
@@ -448,7 +455,7 @@ def _reward_without_trend(curves: Curves) -> Result | None:
     """
     rows, values = curves.select("reward"), curves.column("reward")
     level = stats.median(values)
-    if len(rows) < _MIN_STEPS_FOR_TREND or level >= 0.9 or _steps_without_reward_spread(curves):
+    if len(rows) < _MIN_STEPS_FOR_TREND or level >= _SOLVED or _steps_without_reward_spread(curves):
         return None
     slope, error, residual = stats.fit_line([float(index) for index in range(len(values))], values)
     rise, noise = abs(slope) * len(values), math.sqrt(residual)
@@ -460,6 +467,24 @@ def _reward_without_trend(curves: Curves) -> Result | None:
     measured |= {"lowest": min(values), "highest": max(values)}
     causes = "" if abs(level) > 0.02 else "reward"
     return curves.report(Episode(rows), "curves/flat_reward", "reward", causes=causes, **measured)
+
+
+def _rises(values: Sequence[float]) -> bool:
+    """Return whether values have a rising trend that is no chance."""
+    slope, error, _ = stats.fit_line([float(index) for index in range(len(values))], values)
+    return slope > 2 * error
+
+
+def _length_growth(curves: Curves) -> Result | None:
+    """Find a mean completion length that grew to three times its first level or more while the reward did not rise."""
+    first, last = curves.first_and_last_level("length")
+    before, after = curves.first_and_last_level("reward")
+    rewards = curves.column("reward")
+    if not 0 < 3 * first <= last or len(rewards) < 3 * MIN_STEPS or after >= _SOLVED or _rises(rewards):
+        return None
+    late = curves.departure("length", lambda value: value > 0.5 * last)
+    levels: dict[str, Any] = {"first": first, "last": last, "before": before, "after": after}
+    return None if _truncation(curves) else curves.report(late, "curves/length_growth", "length", **levels)
 
 
 def _peak_and_last(values: list[float], width: int) -> tuple[float, float, float]:
@@ -542,6 +567,6 @@ def _zero_reward_function(curves: Curves) -> Result | None:
 
 _CHECKS: tuple[Callable[[Curves], Result | None], ...] = (
     _trained_nothing, _reference_kl, _not_a_number, _no_reward_spread, _no_gradient, _zero_learning_rate,
-    _truncation, _mismatch, _clip_ratio, _evaluation_falls, _function_falls, _gradient_spikes, _reward_without_trend,
+    _truncation, _length_growth, _mismatch, _clip_ratio, _evaluation_falls, _function_falls, _gradient_spikes, _reward_without_trend,
     _reward_collapse, _zero_reward_function,
 )  # fmt: skip

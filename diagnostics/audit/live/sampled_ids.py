@@ -20,6 +20,10 @@ from diagnostics.audit.results import NOT_DECIDED, Estimate, Result, clean, faul
 _MAX_TIE = 0.2
 # Number of standard errors between sampled ids and reported distribution that counts as a fault.
 _FAULT_SIGMAS = 5.0
+# Difference of temperatures that the number of tokens in a note could show.
+_MIN_SHIFT = 0.05
+TOKENS_PER_SAMPLE = 15
+"""Increase of --tokens that gives one more sampled token."""
 # Temperatures nearer than this, as logarithms, are equal.
 _MAX_LOG_RATIO = 0.03
 
@@ -124,4 +128,8 @@ def make_undecided_if_raw(observed: Observed, result: Result, mode: str) -> Resu
     may_be_raw = not mode.startswith("processed") and observed.residual(Sampling()) <= (result.alarm or 0.0)
     if result.family != "sampling" or not result.is_clean or not may_be_raw:
         return result
-    return replace(result, outcome=NOT_DECIDED, needed=(note("raw_logprobs"),))
+    value, error = _fit_temperature(observed, Sampling())
+    more = math.ceil(len(observed.ids) * (_FAULT_SIGMAS * error / _MIN_SHIFT) ** 2) * TOKENS_PER_SAMPLE
+    low, high = value - 2 * error, value + 2 * error
+    need = note("raw_logprobs", low=low, high=high, count=len(observed.ids), shift=_MIN_SHIFT, tokens=more)
+    return replace(result, outcome=NOT_DECIDED, needed=(need,))

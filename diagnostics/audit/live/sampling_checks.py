@@ -19,8 +19,6 @@ from diagnostics.audit.live.server_settings import TrainerSettings
 from diagnostics.audit.results import Estimate, Result, clean, code_of, fault, masked, note, undecided
 from diagnostics.audit.training_curves import Curves
 
-# Increase of --tokens that gives one more sampled token.
-_TOKENS_PER_SAMPLE = 15
 # Multiples of the rounding error from which on a residual is a fault, and up to which it is clean.
 _ALARM, _UNDECIDED, _FLOAT32_ALARM = 1.8, 1.4, 12.0
 _MIN_FLOOR = 2e-6
@@ -86,13 +84,15 @@ def _judge_fit(observed: Observed, fit: Fit, expected: Sampling, floor: float) -
         "residual": fit.residual, "floor": floor, "alarm": alarm * floor, "count": count, "decisive": True,
     }  # fmt: skip
     if times > alarm:
-        fields["evidence"] = tuple(Curves(()).causes("unexplained"))
+        nearest = {name: fit.sampling.value(name) for name in fit.changed} or {"temperature": expected.temperature}
+        tried = note("tried", nearest=", ".join(f"{name} {value:.3g}" for name, value in nearest.items()), times=times)
+        fields["evidence"] = (tried, *Curves(()).causes("unexplained"))
         return [fault("sampling/law", **fields)]
     differing = [name for name in NAMES if fit.sampling.value(name) != expected.value(name)]
     if differing:
         return [_parameter_result(observed, fit, expected, name, fields) for name in differing]
     if times > _UNDECIDED and floor >= 1e-4:
-        need = note("more_tokens", tokens=3 * _TOKENS_PER_SAMPLE * count)
+        need = note("more_tokens", tokens=3 * sampled_ids.TOKENS_PER_SAMPLE * count)
         return [undecided("sampling", need, **fields)]
     return [clean("sampling", **fields)]
 

@@ -52,6 +52,8 @@ CASES = {
     "no spread": (lambda _: {"frac_reward_zero_std": 1.0, "grad_norm": 0.0}, {"metrics/no_spread"}),
     "length growth": (lambda step: {"completions/clipped_ratio": step / 120, "completions/mean_length": 100 + 8 * step},
      {"curves/truncation"}),
+    "length growth without a better reward":
+        (lambda step: {"completions/mean_length": 100 + 8 * step, "reward": 0.3 + 0.1 * (step % 2)}, {"curves/length_growth"}),
     "truncation": (lambda _: {"completions/clipped_ratio": 0.7}, {"curves/truncation"}),
     "all truncated": (lambda _: {"completions/clipped_ratio": 1.0}, {"metrics/all_cut"}),
     "gradient spikes": (lambda step: {"grad_norm": 500.0 if step % 40 == 39 else 0.5}, {"curves/gradient_spikes"}),
@@ -111,6 +113,7 @@ HEALTHY = {
     "rising evaluation": lambda step: {"eval_reward": 0.3 + step / 1000 + 0.1 * (step % 2)},
     "short noisy evaluation":
         lambda step: {"eval_reward": (0.3, 0.45, 0.28)[step // 40 % 3]} if step % 40 == 0 else {},
+    "length growth with the reward": lambda step: {"completions/mean_length": 100 + 8 * step},
     "curriculum": lambda step: with_curriculum(step, 0.3, 0.8),
     "curriculum with a small fall": lambda step: with_curriculum(step, 0.25, 0.3),
     # Neither is the mean difference, or the KL to the reference.
@@ -145,15 +148,15 @@ def test_fault_names_its_first_step_and_the_option_of_the_framework():
 
 def test_share_of_rollouts_without_gradient_is_reported():
     half = {"frac_reward_zero_std": 0.5}
-    rows = [metric_row(healthy_metrics(step) | half, "", step) for step in range(1, 31)]
+    rows = [metric_row(healthy_metrics(step) | half, "", step) for step in range(1, 61)]
     result = check_learning((MetricSeries("metrics.jsonl", tuple(rows)),))
     assert result.outcome == CLEAN
     assert "50% of rollouts produced no gradient" in result.evidence[0].text
 
 
-def test_metrics_without_rewards_cannot_be_clean():
-    """Metrics with only a loss are not checked, because the loss does not show whether a run learns."""
-    rows = [metric_row({"loss": 0.1, "step": step}, "", step) for step in range(1, 31)]
+@pytest.mark.parametrize("metrics", [{}, {"reward": 0.3, "grad_norm": 0.5}], ids=["no reward", "flat reward"])
+def test_metrics_that_do_not_show_whether_the_run_learns_are_not_clean(metrics):
+    rows = [metric_row({"loss": 0.1, "step": step} | metrics, "", step) for step in range(1, 31)]
     assert check_learning((MetricSeries("metrics.jsonl", tuple(rows)),)).outcome == SKIPPED
 
 

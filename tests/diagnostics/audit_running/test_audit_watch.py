@@ -17,7 +17,7 @@ NO_GRADIENT = {"grad_norm": 0.0, "frac_reward_zero_std": 0.0}
 
 
 def test_healthy_metrics_are_clean(tmp_path, capsys):
-    append_lines(tmp_path / "metrics.jsonl", map(healthy_metrics, range(1, 31)))
+    append_lines(tmp_path / "metrics.jsonl", map(healthy_metrics, range(1, 101)))
     assert main(["audit", "--watch", str(tmp_path / "metrics.jsonl"), "--idle", "0"]) == 0
     assert capsys.readouterr().out.startswith("audit: no fault found; 3 checks passed")
 
