@@ -86,8 +86,8 @@ class FindingTracker:
     def finish(self, subject: dict[str, str], more: Sequence[Result] = ()) -> Audit:
         """Return the audit of the whole run.
 
-        Its results are the learning check, the faults that were reported or that the last scan found (causes first), and the last
-        scan's results for topics without a fault.
+        Its results are the learning check, the faults that were reported or that the last scan found (causes first),
+        and the last scan's results for topics without a fault.
 
         Args:
             subject: The audited files, for the report's header.

@@ -67,8 +67,10 @@ def _print_audit(audit: Audit, console: Console, *, verbose: bool) -> None:
     else:
         _print_first_screen(console, audit)
     console.print()
-    if not verbose and (needed := [need.text for result in audit.select(SKIPPED) for need in result.needed]):
-        print_text(console, f"to run more checks: {needed[0]}", "dim")
+    printed = [need for result in filter(results.is_open, audit.results) for need in result.needed]
+    more = [need.text for result in audit.select(SKIPPED) for need in result.needed if need not in printed]
+    if more and not verbose:
+        print_text(console, f"to run more checks: {more[0]}", "dim")
     print_text(console, _cost(audit) + ("" if verbose else "; --verbose shows everything"), "dim")
 
 

@@ -7,6 +7,7 @@ in the trainer's process, so it may only import packages that are installed ther
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -242,6 +243,16 @@ class Audit:
     def select(self, outcome: str) -> tuple[Result, ...]:
         """Return the results with an outcome."""
         return tuple(result for result in self.results if result.outcome == outcome)
+
+
+def name_options(results: Sequence[Result], framework: str) -> tuple[Result, ...]:
+    """Return results whose missing inputs have this framework's option, if `messages.toml` has a note of its own."""
+
+    def own(need: Note) -> Note:
+        key = f"{need.name}:{framework}"
+        return note(key, need.place) if key in _MESSAGES.notes else need
+
+    return tuple(replace(result, needed=tuple(map(own, result.needed))) for result in results)
 
 
 def put_causes_first(*results: Result) -> tuple[Result, ...]:

@@ -209,8 +209,9 @@ def check_metrics(series: Sequence[MetricSeries]) -> list[Result]:
 def check_learning(series: Sequence[MetricSeries], recorded: Sequence[Result] = ()) -> Result:
     """Check that the metrics suffice to decide whether the run learns.
 
-    They need rewards with a signal in 8 steps or more, which rise or are high, or 60 steps, which `_reward_without_trend`
-    checks. The result is clean or skipped, never a fault. A skipped one makes the audit incomplete.
+    They need rewards with a signal in 8 steps or more, which rise or are high, or 60 steps, which
+    `_reward_without_trend` checks. The result is clean or skipped, never a fault; a skipped one makes the audit
+    incomplete.
 
     Args:
         series: Metrics of the run.
@@ -223,7 +224,9 @@ def check_learning(series: Sequence[MetricSeries], recorded: Sequence[Result] = 
     if steps < MIN_STEPS:
         return skipped("learning", "want_reward", decisive=True, least=MIN_STEPS, count=steps)
     rewards, flat = best.column("reward"), best.column("all_alike")
-    if steps < _MIN_STEPS_FOR_TREND and not (_rises(rewards) or stats.median(rewards[-MIN_STEPS:]) >= _SOLVED):
+    if steps < _MIN_STEPS_FOR_TREND and not (
+        _rises(rewards) or stats.median(rewards[-MIN_STEPS:]) >= _SOLVED
+    ):
         return skipped("learning", "want_trend", decisive=True, least=_MIN_STEPS_FOR_TREND, count=steps)
     share = stats.mean(flat) if flat else 0.0
     facts = (note("notice:no_gradient", share=share),) if share >= _NOTICED_FLAT_SHARE else ()
@@ -567,6 +570,6 @@ def _zero_reward_function(curves: Curves) -> Result | None:
 
 _CHECKS: tuple[Callable[[Curves], Result | None], ...] = (
     _trained_nothing, _reference_kl, _not_a_number, _no_reward_spread, _no_gradient, _zero_learning_rate,
-    _truncation, _length_growth, _mismatch, _clip_ratio, _evaluation_falls, _function_falls, _gradient_spikes, _reward_without_trend,
-    _reward_collapse, _zero_reward_function,
+    _truncation, _length_growth, _mismatch, _clip_ratio, _evaluation_falls, _function_falls, _gradient_spikes,
+    _reward_without_trend, _reward_collapse, _zero_reward_function,
 )  # fmt: skip

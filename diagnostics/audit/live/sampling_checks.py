@@ -84,8 +84,12 @@ def _judge_fit(observed: Observed, fit: Fit, expected: Sampling, floor: float) -
         "residual": fit.residual, "floor": floor, "alarm": alarm * floor, "count": count, "decisive": True,
     }  # fmt: skip
     if times > alarm:
-        nearest = {name: fit.sampling.value(name) for name in fit.changed} or {"temperature": expected.temperature}
-        tried = note("tried", nearest=", ".join(f"{name} {value:.3g}" for name, value in nearest.items()), times=times)
+        nearest = {name: fit.sampling.value(name) for name in fit.changed} or {
+            "temperature": expected.temperature
+        }
+        tried = note(
+            "tried", nearest=", ".join(f"{name} {value:.3g}" for name, value in nearest.items()), times=times
+        )
         fields["evidence"] = (tried, *Curves(()).causes("unexplained"))
         return [fault("sampling/law", **fields)]
     differing = [name for name in NAMES if fit.sampling.value(name) != expected.value(name)]

@@ -23,7 +23,16 @@ from diagnostics.audit.recorded.checkpoints import check_checkpoints
 from diagnostics.audit.recorded.completion_texts import check_texts
 from diagnostics.audit.recorded.reward_function import check_reward_function, load_reward_function
 from diagnostics.audit.recorded.token_streams import check_masks, check_streams
-from diagnostics.audit.results import RECORDED, Audit, AuditError, Note, Result, put_causes_first, skipped
+from diagnostics.audit.results import (
+    RECORDED,
+    Audit,
+    AuditError,
+    Note,
+    Result,
+    name_options,
+    put_causes_first,
+    skipped,
+)
 from diagnostics.audit.training_curves import Curves, check_learning, check_metrics
 from diagnostics.cpu_limit import CpuLimitError, cpu_limit
 from diagnostics.fixes import count_of
@@ -95,6 +104,7 @@ def audit_run(path: Path, reward: str = "") -> Audit:
     names = [entry.framework for entry in run.recordings]
     names += [Curves(entry.rows).framework for entry in run.series]
     framework, seconds = next(filter(None, names), ""), time.monotonic() - began
+    results = name_options(results, framework)
     return Audit(RECORDED, _subject(path, run), results, seconds=seconds, framework=framework)
 
 

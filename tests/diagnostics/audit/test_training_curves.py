@@ -53,7 +53,7 @@ CASES = {
     "length growth": (lambda step: {"completions/clipped_ratio": step / 120, "completions/mean_length": 100 + 8 * step},
      {"curves/truncation"}),
     "length growth without a better reward":
-        (lambda step: {"completions/mean_length": 100 + 8 * step, "reward": 0.3 + 0.1 * (step % 2)}, {"curves/length_growth"}),
+        (lambda step: {"completions/mean_length": 100 + 8 * step, "reward": 0.3 + step % 2}, {"curves/length_growth"}),
     "truncation": (lambda _: {"completions/clipped_ratio": 0.7}, {"curves/truncation"}),
     "all truncated": (lambda _: {"completions/clipped_ratio": 1.0}, {"metrics/all_cut"}),
     "gradient spikes": (lambda step: {"grad_norm": 500.0 if step % 40 == 39 else 0.5}, {"curves/gradient_spikes"}),
