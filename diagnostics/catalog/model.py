@@ -33,7 +33,7 @@ FRAMEWORKS = {name: shown for name, shown in frameworks.DISPLAY_NAMES.items() if
 COMPONENTS = (
     *frameworks.PACKAGES, "accelerate", "bash", "cuda", "deepspeed", "fastapi", "filelock", "flash-attn",
     "huggingface-hub", "math-verify", "numpy", "peft", "prometheus-fastapi-instrumentator", "python", "safetensors",
-    "triton", "wandb",
+    "sglang", "triton", "wandb",
 )  # fmt: skip
 """Packages an entry can be about."""
 

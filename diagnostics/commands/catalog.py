@@ -14,6 +14,7 @@ from diagnostics import catalog
 from diagnostics.catalog import documents, signatures
 from diagnostics.catalog.model import Issue
 from diagnostics.cli import Command
+from diagnostics.commands.explain import find_codes
 from diagnostics.findings import FINE
 from diagnostics.lint.rules.registry import find_table_conflicts
 from diagnostics.output import json_output
@@ -23,14 +24,25 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @click.command(
     cls=Command,
-    examples=(("catalog", "codes, kinds, titles"), ("catalog --check", "check every entry and its samples")),
-    exit_codes={1: None, 2: "an entry is wrong", 3: None},
+    examples=(
+        ("catalog", "codes, kinds, titles"),
+        ("catalog search garbled output", "the entries nearest to a symptom, best first"),
+        ("catalog --check", "check every entry and its samples"),
+    ),
+    exit_codes={1: None, 2: "an entry is wrong, or none matches", 3: None},
 )
+@click.argument("words", nargs=-1, metavar="[search WORDS...]")
 @click.option("--check", is_flag=True, help="Check every entry and its samples.")
 @click.option("--format", type=click.Choice(["terminal", "json"]), default="terminal", help="Output format.")
-def command(check: bool, format: str) -> int:  # noqa: A002 - the option's name
-    """List the codes of known issues and of checks, or check the entries."""
+def command(words: tuple[str, ...], check: bool, format: str) -> int:  # noqa: A002 - the option's name
+    """List the codes of known issues and of checks, those nearest to a symptom, or check the entries."""
     issues, checks = catalog.load(), catalog.load_checks()
+    if words:
+        if check or not (text := " ".join(words[1:] if words[0] == "search" else words)):
+            raise click.UsageError("search: expected words, without --check")
+        codes, _ = find_codes(text)
+        issues = {code: issues[code] for code in codes if code in issues}
+        checks = {code: checks[code] for code in codes if code in checks}
     if check and (problems := find_problems(issues)):
         raise catalog.CatalogError("\n".join(problems))
     if format == "json":

@@ -11,6 +11,7 @@ from diagnostics.collect.machine import Machine
 from diagnostics.collect.python_environment import Environment
 from diagnostics.compat_table import Compat
 from diagnostics.cpu_limit import CpuLimitError, cpu_limit
+from diagnostics.doctor.checks.known_issues import silent_weight_faults
 from diagnostics.doctor.checks.registry import REGISTERED, CheckInput, NoMachineError, NotApplicableError
 from diagnostics.findings import CheckResult, Finding, NotChecked, Report
 from diagnostics.frameworks import PACKAGES
@@ -38,8 +39,14 @@ def examine(
         "shared_memory_gb": environment.shared_memory_gb,
         "machine": machine_text,
     }
+    silent = ", ".join(silent_weight_faults(issues.values(), environment))
+    notes = (
+        [f"wrong weights after a sync, with some settings: {silent}; `lint` checks the settings"]
+        if silent
+        else []
+    )
     table = f"compatibility table of {compat.generated}" if compat.generated else compat.problem
-    return Report("doctor", subject, results, (f"machine: {machine_text}", table), STATIC)
+    return Report("doctor", subject, results, (*notes, f"machine: {machine_text}", table), STATIC)
 
 
 def describe_machine(machine: Machine) -> str:

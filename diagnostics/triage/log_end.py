@@ -4,6 +4,7 @@ A log without a failure does not show that the run ended, because a process that
 more.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -38,6 +39,7 @@ _BAR = re.compile(r"\d%\|")
 _BAR_POSITION = re.compile(_PATTERNS["bar_position"])
 # A step of a run that goes on.
 _STEP = re.compile(r"(?i)^\W{0,3}(?:\w{0,20} )?step[ :=]+\d+|^\{['\"](?:loss|reward|kl|grad_norm)['\"]:")
+_EPOCH = re.compile(r"['\"]epoch['\"]: ['\"]?(\d{1,9}(?:\.\d{1,18})?)")
 # The step of a run, with the number of its steps.
 _STEP_OF = re.compile(r"(?i)\bsteps?[ :=]{1,3}(\d{1,9}) ?/ ?(\d{1,9})\b")
 ZERO_COUNTER = re.compile(_PATTERNS["zero_counter"])
@@ -115,7 +117,9 @@ def find_end(log: LogFacts) -> LogEnd:
     failing = [(hit, level) for hit, level in readable if _reports_failure(hit.text, level)]
     steps = [tuple(map(int, match.groups())) for hit, _ in lines if (match := _STEP_OF.search(hit.text))]
     open_steps = steps[-1][1] if steps and steps[-1][0] < steps[-1][1] else 0
-    open_total = max(open_steps, open_bar.total if open_bar else 0)
+    # Transformers' trainer prints a summary at its end; before it, a full bar in the first epoch is one of a part.
+    epochs = [float(match[1]) for hit, _ in lines if (match := _EPOCH.search(hit.text))]
+    open_total = math.inf if epochs and epochs[-1] < 1 else max(open_steps, open_bar.total if open_bar else 0)
     completed = _find_end_line(lines, _COMPLETED, open_total)
     survived = [hit for hit, level in failing if not level and completed and hit.line < completed.line]
     return LogEnd(
@@ -145,7 +149,9 @@ def _find_open_bar(hits: Iterable[Hit]) -> OpenBar | None:
     )
 
 
-def _find_end_line(lines: Sequence[tuple[Hit, str]], pattern: re.Pattern[str], open_total: int) -> Hit | None:
+def _find_end_line(
+    lines: Sequence[tuple[Hit, str]], pattern: re.Pattern[str], open_total: float
+) -> Hit | None:
     """Return the last line that reports the end of the run by a pattern or a full bar; None if the run goes on."""
     repeated = _repeated_totals([hit.text for hit, _ in lines])
     for hit, level in reversed(lines):
@@ -190,14 +196,14 @@ def _last_lines(log: LogFacts) -> Iterator[tuple[Hit, str]]:
             ignored = 0 if is_exception else max(0, ignored - 1)
 
 
-def _reports_end(text: str, pattern: re.Pattern[str], open_total: int, repeated: Collection[str]) -> bool:
+def _reports_end(text: str, pattern: re.Pattern[str], open_total: float, repeated: Collection[str]) -> bool:
     """Return whether a line reports the end of the run.
 
     Args:
         text: Text of the line.
         pattern: Pattern of messages that report it.
-        open_total: The largest total of a bar that is not full, or of the steps. A full bar of 32 samples is not the
-            end of a run at step 56 of 2290.
+        open_total: The largest total of a bar that is not full, or of the steps; infinite in the first epoch. A full
+            bar of 32 samples is not the end of a run at step 56 of 2290.
         repeated: Totals of unnamed bars that are full more than once; see `_repeated_totals`.
     """
     full = _FULL_BAR.search(text)

@@ -1,5 +1,6 @@
 """Turn the verdict on logs into a report, with fixes for the run's framework, and print it on the terminal."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,9 @@ from diagnostics.catalog import model
 from diagnostics.catalog.mitigation_ranking import finding_of_issue, recommended_fix
 from diagnostics.catalog.model import Issue
 from diagnostics.findings import Certainty, CheckResult, Extra, Finding, NotChecked, Report, Severity
+from diagnostics.logs.tracebacks import short_path
 from diagnostics.output.terminal import cut_text, print_finding, print_text
-from diagnostics.triage.candidates import Candidate
+from diagnostics.triage.candidates import Candidate, without_values
 from diagnostics.triage.fallback import MAX_LEADS, Lead
 from diagnostics.triage.log_end import ZERO_COUNTER, Stall
 from diagnostics.triage.log_facts import Hit
@@ -27,8 +29,10 @@ _TABLE = msgspec.toml.decode(_TEXT, type=dict[str, dict[str, str]])
 NOTES, _HEADINGS = _TABLE["notes"], _TABLE["headings"]
 _RESOLVED = {"known", "clean"}
 _STYLES = {"known": "bold red", "clean": "green"}
+# Names of counters of requests, samples or tasks that a process has.
+_WORK = re.compile(r"(?i)run|queue|wait|req|task|buffer|pending")
 _STALL, _FAILURE = "why the run stalls", "the failure"
-_MAX_SYMPTOMS, _MAX_RANKS = 2, 16
+_MAX_SYMPTOMS, _MAX_RANKS, _MAX_QUERY_WORDS = 2, 16, 14
 
 
 def report(verdict: Diagnosis, logs: list[str], skipped: str = "") -> Report:
@@ -73,7 +77,7 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
     if verdict.state == "unknown":
         place = verdict.anchors[0].location if verdict.anchors else ""
         if not any(finding.severity == Severity.ERROR for finding in verdict.computed):
-            yield NotChecked(_FAILURE, "no known issue describes it", place=place)
+            yield NotChecked(_FAILURE, "no known issue describes it", _upstream_search(verdict), place)
     elif verdict.state == "hypothesis":
         lead = verdict.leads[0]
         reason = f"nothing in the log shows that it is {lead.issue.code} and not another fault"
@@ -92,19 +96,50 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
             last = fallback.last[-1] if fallback.last else None
             bar = fallback.open_bar
             progress = f"the run is at {bar.position} of {bar.total} [{bar.hit.location}]; " if bar else ""
-            text = f"{progress}last line: {cut_text(last.quoted)}" if last else "no line"
+            text = f"{progress}last line: {cut_text(last.quoted)}{_idle(last)}" if last else "no line"
             place = last.location if last else ""
             yield NotChecked("how the run ended", text, _TABLE["advice"]["no_end"], place)
 
 
+def _upstream_search(verdict: Diagnosis) -> str:
+    """Return advice to search the issues of the package that raised the first failure, with its message; "" if unknown.
+
+    The message is without its values, which differ from run to run.
+    """
+    failure = verdict.anchors[0].traceback if verdict.anchors else None
+    if failure is None or not failure.frames:
+        return ""
+    paths = [short_path(path) for path, _ in failure.frames if "-packages/" in path]
+    packages = dict.fromkeys(path.partition("/")[0] for path in reversed(paths) if "/" in path)
+    words = without_values(f"{failure.type.rpartition('.')[2]}: {failure.message}").replace("_", " ").split()
+    named = " or ".join(list(packages)[:2])
+    query = " ".join(words[:_MAX_QUERY_WORDS])
+    return f"search the issues of {named} for: {query}" if named else ""
+
+
 def _stall(stall: Stall) -> NotChecked:
     """Return an entry with the messages of a stalled run, and their counters at 0, which show what is idle."""
-    zeros = [match[1].strip() for hit in stall.messages for match in ZERO_COUNTER.finditer(hit.text)]
+    zeros = [name for hit in stall.messages for name in _zero_counters(hit)]
     texts = " / ".join(cut_text(hit.quoted) for hit in stall.messages)
     idle = f"; counters at 0: {', '.join(dict.fromkeys(zeros))}" if zeros else ""
     number = fixes.count_of(len(stall.messages), "message")
     reason = f"the last {stall.lines} lines repeat {number} without a change: {texts}{idle}"
     return NotChecked(_STALL, reason, _TABLE["advice"]["stall"], stall.messages[0].location)
+
+
+def _zero_counters(hit: Hit) -> list[str]:
+    return [match[1].strip() for match in ZERO_COUNTER.finditer(hit.text)]
+
+
+def _idle(hit: Hit) -> str:
+    """Return a remark on a line of a monitor whose counters of work are 0, at least two; else ""."""
+    work = [name for name in _zero_counters(hit) if _WORK.search(name)]
+    counters = ", ".join(work)
+    return (
+        f"; counters at 0: {counters}: this side is idle, the other one sends no work"
+        if len(work) > 1
+        else ""
+    )
 
 
 def _note(verdict: Diagnosis) -> str:

@@ -61,7 +61,9 @@ def test_affected_release_is_reported_with_fixes_and_failed_mitigations(environm
 def test_issue_affects_only_environments_with_its_first_component(environment):
     """RAY001 needs an affected verl, although its entry names vLLM releases too."""
     assert "RAY001" not in codes(examine(environment.add("vllm", "0.8.5")))
-    [found] = [item for item in examine(environment.add("verl", "0.4.1")).findings if item.code == "RAY001"]
+    report = examine(environment.add("verl", "0.4.1"))
+    assert "SYN033" in report.notes[0], "wrong weights with a setting"
+    [found] = [item for item in report.findings if item.code == "RAY001"]
     assert found.severity is Severity.INFO, "a setting of the run decides whether it occurs"
 
 

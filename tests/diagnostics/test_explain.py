@@ -5,6 +5,8 @@ import re
 import pytest
 
 from diagnostics import catalog
+from diagnostics.catalog.search import CatalogSearch
+from evaluation.search.phrases import PHRASES
 from tests.case_files import each_case, read_cases
 from tests.violations import violations
 
@@ -70,6 +72,22 @@ def test_search_words_find_similar_issues(explain, words, code):
     assert out.splitlines()[0] == f"{words}: no exact match; nearest by words"
     # The order of similar issues depends on all other entries.
     assert code in re.findall(r"^([A-Z]{3}\d{3})  ", out, flags=re.MULTILINE)
+
+
+def test_symptoms_find_their_entry_among_the_first_three():
+    """At least 85 % of the phrases do; people who knew only the symptom wrote them."""
+    search = CatalogSearch({**catalog.load(), **catalog.load_checks()})
+    rows = (line.split("\t") for line in PHRASES.read_text(encoding="utf-8").splitlines())
+    found = [
+        bool({*codes.split(",")} & {*search.search(text)[:3]}) for text, codes in rows if codes != "none"
+    ]
+    assert len(found) >= 120
+    assert sum(found) >= 0.85 * len(found)
+
+
+def test_catalog_search_lists_what_explain_finds(explain, run_command):
+    listed = run_command("catalog", "search", "stale", "weights").out
+    assert listed.startswith(explain("stale weights").out.splitlines()[2][:7])
 
 
 @each_case(CASES["unknown"])

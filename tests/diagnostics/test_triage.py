@@ -69,6 +69,12 @@ def test_wrapper_error_is_not_the_root_cause(triage_logs):
     assert verdict.candidates[0].first.line == 5
 
 
+def test_unknown_failure_names_the_search_in_the_issues_of_the_package_that_raised_it(triage_logs):
+    verdict = triage_logs(traceback_of("ValueError: level 7 of '/a/b' is odd", "vllm/core.py"))
+    (missing,) = report(verdict, ["a.log"]).checks[0].not_judged
+    assert missing.remedy == "search the issues of vllm for: ValueError: level of is odd"
+
+
 def test_confirmation_counts_only_with_its_own_failure(triage_logs):
     """A confirmation alone is not judged; with another failure it changes nothing, with its own it adds evidence."""
     wait = "INFO 01-31 10:00:00 [shm_broadcast.py:692] No available shared memory broadcast block found in 60 seconds."

@@ -4,7 +4,7 @@ An issue is left out if the claims by which it affects these releases have the e
 An installed release that cannot be read is reported as not checked.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from diagnostics.catalog import model
 from diagnostics.catalog.mitigation_ranking import recommended_fix
@@ -52,6 +52,27 @@ def known_issues(case: CheckInput) -> Iterator[Finding | NotChecked]:
             advice = "install a release, or a build that names its release"
             yield NotChecked(f"{result.package} {result.release}", "its release can't be read", advice)
     yield from failing_pairs(case)
+
+
+def silent_weight_faults(issues: Iterable[Issue], environment: Environment) -> list[str]:
+    """Return the codes of silent faults of the weight sync that these releases have with some settings.
+
+    Claims with the evidence `declared` do not count.
+    """
+    silent = [
+        it for it in issues if it.code.startswith("SYN") and it.kind == "silent" and it.status == "by_setting"
+    ]
+    answers = [
+        (issue.code, affects(issue, environment.releases, framework))
+        for issue in silent
+        for framework in ("", *configuring_trainers(environment.packages))
+    ]
+    codes = (
+        code
+        for code, result in answers
+        if result.answer == AFFECTED and any(claim.evidence != "declared" for claim in result.deciding_claims)
+    )
+    return list(dict.fromkeys(codes))
 
 
 def failing_pairs(case: CheckInput) -> Iterator[Finding]:
