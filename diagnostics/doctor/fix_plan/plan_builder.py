@@ -69,7 +69,7 @@ def build_plan(
     else:
         steps += package_steps.install_step(serious, required, chosen_set, installer)
     settings = setting_steps.setting_steps(issue_findings, case, installer)
-    steps = _in_order(environment, [*steps, *(_compatible_with(step, versions) for step in settings)])
+    steps = _in_order(environment, [*steps, *(_compatible_with(step, versions, pair) for step in settings)])
     useful = any(step.commands or step.text for step in steps)
     outcome = "plan" if useful else "unknown" if findings else "nothing"
     return Plan(
@@ -107,16 +107,25 @@ def _needs_another_pair(finding: Finding) -> bool:
     return finding.code in _BAD_PAIR or (finding.code == "CMP903" and finding.severity > Severity.INFO)
 
 
-def _compatible_with(step: Step, versions: dict[str, str]) -> Step:
-    """Return a step unchanged, or with advice instead of commands if it installs other releases than `versions`."""
-    listed = ", ".join(
-        f"{item.name}{item.versions} and they have {versions[item.name]}"
-        for edit in step.text
-        if isinstance(edit, Install)
-        for item in _excluded(edit, versions)
-    )
-    text = Advice(f"Alternative to the versions above, because it needs {listed}.")
-    return replace(step, text=(text,), commands=()) if listed else step
+def _compatible_with(step: Step, versions: dict[str, str], pair: dict[str, str]) -> Step:
+    """Return a step unchanged, or with advice instead of commands if it installs other releases than those kept.
+
+    Args:
+        step: The step.
+        versions: The versions that the plan installs; empty if none.
+        pair: The installed vLLM and trainer, which are kept without such versions: one of them alone may not fit.
+    """
+    kept = versions or (pair if len(pair) > 1 else {})
+    excluded = [item for edit in step.text if isinstance(edit, Install) for item in _excluded(edit, kept)]
+    if not excluded:
+        return step
+    listed = ", ".join(f"{item.name}{item.versions} and they have {kept[item.name]}" for item in excluded)
+    text = f"Alternative to the versions above, because it needs {listed}."
+    if not versions:
+        others = " ".join(f"{name}=={release}" for name, release in kept.items() if name != excluded[0].name)
+        needed = ", ".join(f"{item.name}{item.versions}" for item in excluded)
+        text = f"It needs {needed}. `{called_as()} versions {others} {excluded[0].name}` says which releases fit together."
+    return replace(step, text=(Advice(text),), commands=())
 
 
 def _in_order(environment: Environment, steps: list[Step]) -> list[Step]:
