@@ -26,9 +26,16 @@ from diagnostics.api_index.query import Compatibility, Ranking, Release
 from diagnostics.cpu_limit import cpu_limit
 from diagnostics.fixes import count_of, quote_command, uv_pip
 from diagnostics.frameworks import DISPLAY_NAMES
-from diagnostics.output.pair_evidence import AT_IMPORT, evidence_lines, mark_of, missing_lines, pair_text
+from diagnostics.output.pair_evidence import (
+    AT_IMPORT,
+    evidence_lines,
+    mark_of,
+    missing_lines,
+    pair_text,
+    run_text,
+)
 from diagnostics.output.redact import mask, truncate
-from diagnostics.output.terminal import print_command, print_text
+from diagnostics.output.terminal import INDENT, print_command, print_text
 
 SCHEMA = "grpo-doctor.versions-answer.v1"
 # Packages for which a release is chosen to go with another package, most restrictive first.
@@ -244,6 +251,8 @@ def render(
     print_text(console, f"versions: {'; '.join(filter(None, parts))}", "bold")
     if chosen:
         print_command(console, install_command(chosen))
+        for text, pairs in _run_evidence(answers, chosen).items():
+            print_text(console, f"{text}: {', '.join(pairs)}", indent=INDENT)
     pair = answers[0].pairs[0]
     any_release = _all_releases(pair.provider.package) if len(answers) == 1 and pair.contradicted else []
     if any_release and (best := query.rank_releases([pair.user], any_release).best):
@@ -271,6 +280,16 @@ def render(
         results = {True: "uv resolves", False: "uv cannot resolve", None: "not known whether uv resolves"}
         line = f"{results[resolution.resolves]} the command: {resolution.text}"
         print_text(console, line, "dim" if resolution.resolves else "bold")
+
+
+def _run_evidence(answers: Sequence[Ranking], chosen: Sequence[Release]) -> dict[str, list[str]]:
+    """Return the chosen pairs by what their runs showed, which may be "not run"."""
+    texts: dict[str, list[str]] = {}
+    for pair in (
+        pair for answer in answers for pair in answer.pairs if {pair.user, pair.provider} <= {*chosen}
+    ):
+        texts.setdefault(run_text(pair), []).append(f"{pair.user} and {pair.provider}")
+    return texts
 
 
 def _misfit(answer: Ranking) -> str:

@@ -23,6 +23,12 @@ def mark_of(pair: Compatibility) -> str:
     return {False: "✘", None: "?", True: "!" if pair.limits_grpo else "✔"}[pair.fits]
 
 
+def run_text(pair: Compatibility) -> str:
+    """Return whether a pair ran, and the codes of what failed."""
+    failed = f"; failed there: {', '.join(pair.run_failures)}" if pair.run_failures else ""
+    return f"{_RUN_TEXTS[pair.run]}{failed}" if pair.run else "not run"
+
+
 def evidence_lines(pair: Compatibility, *, with_names: bool = True) -> Iterator[str]:
     """Yield lines of evidence on a pair of releases: published run, declared ranges, age, conflicts, and names.
 
@@ -34,8 +40,7 @@ def evidence_lines(pair: Compatibility, *, with_names: bool = True) -> Iterator[
         yield f"not checked: the index has no requirement or code of {pair.user.package} for {pair.provider.package}"
         return
     if pair.run:
-        failed = f"; failed there: {', '.join(pair.run_failures)}" if pair.run_failures else ""
-        yield f"{_RUN_TEXTS[pair.run]}{failed}"
+        yield run_text(pair)
     if pair.declared:
         word = {
             True: "declared",

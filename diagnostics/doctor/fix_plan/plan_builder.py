@@ -124,7 +124,8 @@ def _compatible_with(step: Step, versions: dict[str, str], pair: dict[str, str])
     if not versions:
         others = " ".join(f"{name}=={release}" for name, release in kept.items() if name != excluded[0].name)
         needed = ", ".join(f"{item.name}{item.versions}" for item in excluded)
-        text = f"It needs {needed}. `{called_as()} versions {others} {excluded[0].name}` says which releases fit together."
+        command = f"`{called_as()} versions {others} {excluded[0].name}`"
+        text = f"It needs {needed}. {command} says which releases fit together."
     return replace(step, text=(Advice(text),), commands=())
 
 
