@@ -78,9 +78,8 @@ def test_declared_rules_report_their_wrong_examples_only():
             if not texts:
                 problems.append(f"{declared.name}: no example")
             for text in texts:
-                reported = {
-                    f"{f.severity.word} {f.code} {f.detail}": f.known_by for f in findings(text, **known)
-                }
+                found = findings(text, "python" if text.startswith("from ") else "shell", **known)
+                reported = {f"{f.severity.word} {f.code} {f.detail}": f.known_by for f in found}
                 levels = {level for item, level in reported.items() if item.startswith(begins)}
                 if bool(levels) is not expected or (
                     levels and declared.known_by and levels != {declared.known_by}

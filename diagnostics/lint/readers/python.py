@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any
 
 from diagnostics import safe_io
+from diagnostics.api_index.packages import PACKAGES
 from diagnostics.findings import NotChecked
 from diagnostics.frameworks import FRAMEWORKS, top_level_package
 from diagnostics.lint.dialects import DIALECTS, Dialect, framework_of_source
@@ -205,6 +206,8 @@ class _ConfigFinder:
         check_run_count(self.configs, self.file)
         config = Settings(self.dialect.framework, self._location_of(node), target=called)
         config.framework_parser = called not in self.foreign_classes
+        package = PACKAGES.get(self.dialect.framework)
+        config.command = called if package and called in package.commands else ""
         for keyword in node.keywords:
             self._add_keyword(keyword, config)
         config.has_unread_options = config.has_unread_options or bool(node.args)
@@ -213,7 +216,7 @@ class _ConfigFinder:
             self.by_name[name] = config
 
     def _add_reward_functions(self, call: ast.Call) -> None:
-        """Add the reward functions that a trainer gets, as a list of names, to the config object that it gets."""
+        """Add the reward functions that a trainer gets, as names, and its rollout function to the config that it gets."""
         config, functions = _keyword(call, "args"), _keyword(call, "reward_funcs")
         settings = self.by_name.get(_dotted_name(config)) if config else None
         if isinstance(config, ast.Call):
@@ -223,7 +226,9 @@ class _ConfigFinder:
         if is_trainer and settings is not None and isinstance(data, list):
             names = [_dotted_name(item) for item in getattr(functions, "elts", ())] or ["..."] * len(data)
             settings.set("reward_funcs", Value(names, self._location_of(call)))
-            settings.script_options |= {"reward_funcs"}
+            settings.script_options |= {"reward_funcs", "rollout_func"}
+            if rollout := _keyword(call, "rollout_func"):
+                settings.set("rollout_func", Value(ast.unparse(rollout), self._location_of(call)))
 
     def _add_keyword(self, keyword: ast.keyword, config: Settings) -> None:
         """Add one argument of a config object, or the items of a literal `**{...}`; note a `**NAME` as unknown."""

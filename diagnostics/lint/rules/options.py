@@ -61,7 +61,8 @@ def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
     repository = option_index.is_repository(name)
     if plan.own_copy and not repository:
         return
-    if plan.role == "other" and release:
+    if settings.command and release:
+        program = f"{settings.command} of {program}" if settings.target == settings.command else program
         names = index.command_options(plan.release_of(release))
     elif repository or option_index.is_indexed_release(name, release):
         names = option_index.option_names(name, plan.role) | option_index.experimental_options(plan)
