@@ -216,7 +216,7 @@ class _ConfigFinder:
             self.by_name[name] = config
 
     def _add_reward_functions(self, call: ast.Call) -> None:
-        """Add the reward functions that a trainer gets, as names, and its rollout function to the config that it gets."""
+        """Add the reward functions (as names) and the rollout function of a trainer to the config that it gets."""
         config, functions = _keyword(call, "args"), _keyword(call, "reward_funcs")
         settings = self.by_name.get(_dotted_name(config)) if config else None
         if isinstance(config, ast.Call):
