@@ -122,13 +122,17 @@ def frameworks_in_stacks(diagnosis: Diagnosis) -> tuple[str, ...]:
 def recommended_fix(diagnosis: Diagnosis, issue: Issue) -> Fix:
     """Return the fix for the stacks with the mitigations that help against its trigger, else the issue's own fix.
 
-    The mitigations are ranked for the frameworks in the stacks.
+    The mitigations are ranked for the frameworks in the stacks. Without one, their edits for several frameworks are left
+    out.
     """
     fix = stack_fix(diagnosis)
     trigger = fix.trigger if fix else ""
     triggers = {trigger} & {known.name for known in issue.triggers}
     frameworks = frameworks_in_stacks(diagnosis)
     ranked = mitigation_ranking.recommended_fix(issue, triggers=triggers, frameworks=frameworks)
+    if fix is None and not frameworks:
+        offers = (replace(it, edits=()) if len(it.edits) > 1 else it for it in ranked.offers)
+        return replace(ranked, offers=tuple(offers))
     if fix is None:
         return ranked
     helping = tuple(offer for offer in ranked.offers if triggers & set(offer.helps))
