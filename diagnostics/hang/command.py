@@ -177,11 +177,14 @@ def _watch(request: SimpleNamespace) -> int:
 
 
 def _selection_words(request: SimpleNamespace) -> tuple[str, ...]:
-    """Return the options that selected the processes, to repeat them in a suggested command."""
+    """Return the options of this call but --seconds, to repeat them in a suggested command."""
     nodes = request.nodes
     options = [("--pid", pid) for pid in request.pids]
     options += [("--match", request.pattern), ("--hosts", nodes.hosts), ("--ray", nodes.ray)]
     options += [("--host-command", nodes.host_command), ("--host-python", nodes.host_python)]
+    for name, default in (("samples", 3), ("patience", PATIENCE_S), ("busy_patience", BUSY_PATIENCE_S)):
+        value = getattr(request, name)
+        options += [(f"--{name.replace('_', '-')}", f"{value:g}")] if value != default else []
     return tuple(word for name, value in options if value for word in (name, str(value)))
 
 

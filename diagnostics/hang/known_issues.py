@@ -122,8 +122,7 @@ def frameworks_in_stacks(diagnosis: Diagnosis) -> tuple[str, ...]:
 def recommended_fix(diagnosis: Diagnosis, issue: Issue) -> Fix:
     """Return the fix for the stacks with the mitigations that help against its trigger, else the issue's own fix.
 
-    The mitigations are ranked for the frameworks in the stacks. Without one, their edits for several frameworks are left
-    out.
+    The mitigations are ranked for the frameworks in the stacks. Without one, edits for several frameworks are left out.
     """
     fix = stack_fix(diagnosis)
     trigger = fix.trigger if fix else ""

@@ -216,7 +216,7 @@ class _ConfigFinder:
             self.by_name[name] = config
 
     def _add_reward_functions(self, call: ast.Call) -> None:
-        """Add the reward functions (as names) and the rollout function of a trainer to the config that it gets."""
+        """Add the reward functions, rollout function and adapter that a trainer gets, as text, to its config object."""
         config, functions = _keyword(call, "args"), _keyword(call, "reward_funcs")
         settings = self.by_name.get(_dotted_name(config)) if config else None
         if isinstance(config, ast.Call):
@@ -226,9 +226,12 @@ class _ConfigFinder:
         if is_trainer and settings is not None and isinstance(data, list):
             names = [_dotted_name(item) for item in getattr(functions, "elts", ())] or ["..."] * len(data)
             settings.set("reward_funcs", Value(names, self._location_of(call)))
-            settings.script_options |= {"reward_funcs", "rollout_func"}
-            if rollout := _keyword(call, "rollout_func"):
-                settings.set("rollout_func", Value(ast.unparse(rollout), self._location_of(call)))
+            settings.script_options |= {"reward_funcs", "rollout_func", "peft_config"}
+            for name in ("rollout_func", "peft_config"):
+                argument = _keyword(call, name)
+                if argument and getattr(argument, "value", argument) is not None:
+                    text = _dotted_name(getattr(argument, "func", argument)) or "..."
+                    settings.set(name, Value(text, self._location_of(call)))
 
     def _add_keyword(self, keyword: ast.keyword, config: Settings) -> None:
         """Add one argument of a config object, or the items of a literal `**{...}`; note a `**NAME` as unknown."""
