@@ -75,6 +75,8 @@ def classify_thread(process: Process, thread: Thread) -> BlockingCall:
     if not thread.frames:
         return _call_without_stack(process, thread)
     inner = thread.frames[0]
+    if thread.gil and thread.steady and thread.syscall and not thread.busy:
+        return BlockingCall("gil", inner, caller=caller)
     if inner.function == "__enter__" and _THREADING.match(inner.path):
         call: BlockingCall | None = BlockingCall("lock", inner, caller=caller)
     else:
