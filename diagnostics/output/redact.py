@@ -35,6 +35,7 @@ _FRAGMENT = re.compile(r"\{([A-Z_]+)\}")
 _REVISION = re.compile(
     r"(?i)(?:\b(?:commit|checkout|revision|rev|sha1?|head|detached at|snapshots|tree|blob|ref)\b|@)\W{0,4}\Z"
 )
+_COLOURS = re.compile(r"\x1b\[[\d;]{0,16}m")
 _NUMBER = re.compile(r"\d[\d.,:/%eE+-]*(?:[;)\]}]{0,3}\Z|[,;&)\]}]{1,3}[a-zA-Z]\w{1,64}[=:])")
 _IN_QUERY = re.compile(r"(?:[?&]|://|\\u0026|%26|%3f)[\w.;:/@#%-]{0,96}\Z", re.IGNORECASE)
 _SYLLABLE = re.compile(r"[a-z]{3,}")
@@ -194,7 +195,7 @@ def _names(text: str) -> list[tuple[int, int, str, Kind]]:
 def _is_in_brackets(text: str, start: int, value_start: int) -> bool:
     """Return whether a value is in a URL or in brackets, where punctuation can end it; others end at a blank."""
     before = text[max(0, start - 256) : start].rpartition("\n")[2]
-    line = (before + text[start:value_start]).rstrip("[({")
+    line = _COLOURS.sub("", before + text[start:value_start]).rstrip("[({")
     for quote in "'\"":
         if line.count(quote) % 2:
             line = line.rpartition(quote)[2]

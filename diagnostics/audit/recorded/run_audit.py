@@ -160,8 +160,8 @@ def read_metrics(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSe
 def _walk(root: Path, unread: run_data.UnreadInputs) -> Iterator[Path]:
     """Yield the files below a folder, from 8 levels; the first deeper folder in each folder is listed as unread.
 
-    At most 50,000 files and folders are counted. Hidden folders are skipped without a note; links to folders, or to
-    files outside of the root, are not followed.
+    At most 50,000 files and folders are counted. Hidden folders are skipped without a note; links to folders are
+    not followed, and those out of the root, also to files, are listed as unread.
     """
     count, inside = 0, os.path.realpath(root)
 
@@ -178,10 +178,10 @@ def _walk(root: Path, unread: run_data.UnreadInputs) -> Iterator[Path]:
         if count > _MAX_ENTRIES:
             unread.add(root, f"more than {_MAX_ENTRIES} files: the rest was not read")
             return
-        for path in (Path(folder, name) for name in sorted(files)):
+        for path in (Path(folder, name) for name in [*folders, *sorted(files)]):
             if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(inside):
                 unread.add(path, "a link that leads out of the folder")
-            else:
+            elif path.name not in folders:
                 yield path
 
 
