@@ -16,11 +16,12 @@ from diagnostics.catalog.mitigation_ranking import finding_of_issue, recommended
 from diagnostics.catalog.model import Issue
 from diagnostics.findings import Certainty, CheckResult, Extra, Finding, NotChecked, Report, Severity
 from diagnostics.logs.tracebacks import short_path
+from diagnostics.output.redact import truncate
 from diagnostics.output.terminal import cut_text, print_finding, print_text
 from diagnostics.triage.candidates import Candidate, without_values
 from diagnostics.triage.fallback import MAX_LEADS, Lead
 from diagnostics.triage.log_end import ZERO_COUNTER, Stall
-from diagnostics.triage.log_facts import Hit
+from diagnostics.triage.log_facts import MAX_TEXT, Hit
 from diagnostics.triage.symptoms import Symptom
 from diagnostics.triage.verdict import Diagnosis
 
@@ -111,7 +112,8 @@ def _upstream_search(verdict: Diagnosis) -> str:
         return ""
     paths = [short_path(path) for path, _ in failure.frames if "-packages/" in path]
     packages = dict.fromkeys(path.partition("/")[0] for path in reversed(paths) if "/" in path)
-    words = without_values(f"{failure.type.rpartition('.')[2]}: {failure.message}").replace("_", " ").split()
+    text = truncate(f"{failure.type.rpartition('.')[2]}: {failure.message}", MAX_TEXT)
+    words = [word for word in without_values(text).split() if re.search(r"[^\W_]", word)]
     named = " or ".join(list(packages)[:2])
     query = " ".join(words[:_MAX_QUERY_WORDS])
     return f"search the issues of {named} for: {query}" if named else ""
