@@ -251,8 +251,8 @@ def render(
     print_text(console, f"versions: {'; '.join(filter(None, parts))}", "bold")
     if chosen:
         print_command(console, install_command(chosen))
-        for text, pairs in _run_evidence(answers, chosen).items():
-            print_text(console, f"{text}: {', '.join(pairs)}", indent=INDENT)
+        for (user, text), providers in _run_evidence(answers, chosen).items():
+            print_text(console, f"{user} with {', '.join(providers)}: {text}", indent=INDENT)
     pair = answers[0].pairs[0]
     any_release = _all_releases(pair.provider.package) if len(answers) == 1 and pair.contradicted else []
     if any_release and (best := query.rank_releases([pair.user], any_release).best):
@@ -282,14 +282,15 @@ def render(
         print_text(console, line, "dim" if resolution.resolves else "bold")
 
 
-def _run_evidence(answers: Sequence[Ranking], chosen: Sequence[Release]) -> dict[str, list[str]]:
-    """Return the chosen pairs by what their runs showed, which may be "not run"."""
-    texts: dict[str, list[str]] = {}
-    for pair in (
-        pair for answer in answers for pair in answer.pairs if {pair.user, pair.provider} <= {*chosen}
-    ):
-        texts.setdefault(run_text(pair), []).append(f"{pair.user} and {pair.provider}")
-    return texts
+def _run_evidence(
+    answers: Sequence[Ranking], chosen: Sequence[Release]
+) -> dict[tuple[Release, str], list[str]]:
+    """Return the providers of the chosen pairs by user and by what their runs showed, which may be "not run"."""
+    pairs: dict[tuple[Release, str], list[str]] = {}
+    for pair in (pair for answer in answers for pair in answer.pairs):
+        if {pair.user, pair.provider} <= {*chosen}:
+            pairs.setdefault((pair.user, run_text(pair)), []).append(str(pair.provider))
+    return pairs
 
 
 def _misfit(answer: Ranking) -> str:
