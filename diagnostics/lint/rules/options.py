@@ -80,11 +80,14 @@ def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
             yield _unknown_options(plan, program, [clause], [value], fix)
     if rest := {key: value for key, (value, similar) in unknown.items() if other_release or not similar}:
         keys = [value.key for value in rest.values()]
+        # Several options that no release has are probably those of a fork, whose own config has them.
+        is_fork = parser_of(name) == "hydra" and len({*keys} - names) > 1
         hint = f", or write +{keys[0]} if your own code reads it" if name == "verl" else ""
         hint = ". The run is probably for another release that has them" if other_release else hint
+        hint = f", unless this run is of a fork of {DISPLAY_NAMES[name]} that has them" if is_fork else hint
         fix = f"Leave {join_some(keys, _MAX_SHOWN)} out{hint}."
         problem = _unknown_options(plan, program, list(rest), rest.values(), fix)
-        yield replace(problem, applies=None) if other_release else problem
+        yield replace(problem, applies=None) if other_release or is_fork else problem
 
 
 def _unknown_to_release(
