@@ -19,7 +19,6 @@ ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
 from diagnostics.uv import find_uv, torch_arguments, uv_environment  # noqa: E402
-from tests.select_tests import needs_torch, select_tests  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +45,22 @@ IN_CELLS = "(long or vllm or peers) and not heavy"
 # One worker more than there are cores, since a third of a test's time goes by in waiting for a process of its own.
 WORKERS = str(min(8, (os.cpu_count() or 2) + 1))
 PYTEST = ("python", "-m", "pytest", "-n", WORKERS, "--dist", "loadgroup")
+# For `quick`: folders of sources, and the nearest tests that need no PyTorch, as patterns below tests/diagnostics.
+NEAREST_TESTS = {
+    "diagnostics/api_index": "../api_index",
+    "diagnostics/catalog": "test_catalog*.py test_explain.py test_mitigation_ranking.py test_same_fix_everywhere.py",
+    "diagnostics/collect": "test_collected_facts.py test_doctor*.py test_search_path.py",
+    "diagnostics/commands": "test_explain.py test_versions.py test_catalog.py",
+    "diagnostics/doctor": "test_doctor*.py test_fix_plan.py test_same_fix_everywhere.py",
+    "diagnostics/hang": "hang",
+    "diagnostics/lint": "test_lint*.py test_same_fix_everywhere.py",
+    "diagnostics/logs": "test_triage*.py",
+    "diagnostics/matrix": "../matrix",
+    "diagnostics/output": "test_output_formats.py test_redact.py test_sanitize.py",
+    "diagnostics/triage": "test_triage*.py",
+    "docs": "../test_documents.py",
+    "repro": "../repro/test_command.py ../repro/test_registered_repros.py ../repro/test_judge.py",
+}
 # Other trainers, whose losses ours is compared to.
 PEERS = ROOT / ".matrix" / "peers"
 OLDER_TRL = ROOT / ".matrix" / "peers-trl-0.17.0"
@@ -149,17 +164,13 @@ def refresh(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def tests(session: nox.Session) -> None:
-    """Run the tests without real cells. Arguments: pytest's own, or source files, whose tests alone are then run."""
+    """Run the tests without real cells. Arguments are pytest's own."""
     if "-m" in session.posargs:
         marked = session.posargs[session.posargs.index("-m") + 1 :][:1]
         run_gpu_tests(session) if marked == ["gpu"] else run_cell_tests(session, session.posargs)
         return
-    paths, options = split_arguments(session)
-    if not paths or needs_torch(paths):
-        install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True)
-    else:
-        install(session, "--editable", ".[matrix]", "--group", "test-light")
-    session.run(*PYTEST, "-m", WITHOUT_CELLS, *options, *map(str, paths), env=download_schemas(session))
+    install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True)
+    session.run(*PYTEST, "-m", WITHOUT_CELLS, *session.posargs, env=download_schemas(session))
 
 
 @nox.session(name="tests-newest", python=PYTHON)
@@ -243,26 +254,26 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def quick(session: nox.Session) -> None:
-    """Run the tests closest to a file, in seconds, without torch and cells: -- FILE (source, known issue or test)."""
-    if not session.posargs:
-        session.error("usage: nox -s quick -- FILE..., as in: diagnostics/catalog/issues/SCH001.toml")
-    paths, options = split_arguments(session, direct_only=True)
-    light = [path for path in paths if not needs_torch([path])]
-    if not light:
-        session.error("no test without torch rests on that; nox -s tests -- FILE")
+    """Run the tests nearest to a file, in seconds, without torch and cells: -- FILE (source, known issue or test)."""
+    files = [word for word in session.posargs if Path(word).exists()]
+    paths = [str(path) for file in files for path in nearest_tests(Path(file).resolve())]
+    if not paths:
+        session.error(
+            f"no tests are listed for {' '.join(session.posargs) or 'no file'}; nox -s tests runs all"
+        )
+    options = [word for word in session.posargs if word not in files]
     install(session, "--editable", ".[matrix]", "--group", "test-light")
     marks = f"({WITHOUT_CELLS}) and not slow"
-    session.run("python", "-m", "pytest", "-n", "2", "-m", marks, *options, *map(str, light))
+    session.run("python", "-m", "pytest", "-n", "2", "-m", marks, *options, *dict.fromkeys(paths))
 
 
-def split_arguments(session: nox.Session, *, direct_only: bool = False) -> tuple[list[Path], list[str]]:
-    """Split a session's arguments into test files (those given, or covering a given file) and pytest's options."""
-    # Tests by their own name go to pytest as they are; only a file of another kind is looked up.
-    files = [word for word in session.posargs if Path(word).exists()]
-    paths = select_tests([Path(file) for file in files], direct_only=direct_only)
-    if files and not paths:
-        session.error(f"no test rests on {' '.join(files)}")
-    return paths, [word for word in session.posargs if word not in files]
+def nearest_tests(file: Path) -> list[Path]:
+    """Return the tests that `NEAREST_TESTS` lists for a source; a test file itself."""
+    if file.is_relative_to(ROOT / "tests"):
+        return [file]
+    patterns = [tests for folder, tests in NEAREST_TESTS.items() if file.is_relative_to(ROOT / folder)]
+    folder = ROOT / "tests" / "diagnostics"
+    return [path for pattern in " ".join(patterns).split() for path in sorted(folder.glob(pattern))]
 
 
 def run_gpu_tests(session: nox.Session) -> None:

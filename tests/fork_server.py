@@ -219,7 +219,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "fork":
         sys.exit(abs(fork_worker(sys.argv[2], ["-c", sys.argv[-1]], Path.cwd(), (0, 1, 2)).wait()))
     gc.disable()
-    # The name is not written out, or select_tests would count its imports as those of all tests.
     importlib.import_module(f"tests.preload_{sys.argv[1]}")
     gc.freeze()  # else a collection in a forked process reads, and thereby copies, the objects of all modules
     gc.enable()

@@ -20,6 +20,7 @@ REASON_WITHOUT_CHECK = {
     "MEM013": "the device reports memory, and an audit does not query it; the log shows the failure",
     "NUM004": "a loss divided by too much: only a replay of the step shows it, no engine's answer and no dump",
     "SYN033": "an audit sends no images; lint reads whether the vision encoder is trained",
+    "SYN035": "an audit asks vLLM servers; SGLang's own log has the failed flush",
     "SYN002": "weights that change within a completion: no sample of an audit lies across an update",
 }
 
