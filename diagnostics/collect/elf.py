@@ -28,7 +28,7 @@ _SYSTEM_FOLDERS = (
 _SYMBOL = re.compile(r"(GLIBC|GLIBCXX|CXXABI)_(\d{1,9}(?:\.\d{1,9})*)", re.ASCII)
 # Section types SHT_DYNAMIC and SHT_GNU_verneed, and the tag DT_NEEDED.
 _DYNAMIC, _VERSIONS_NEEDED, _NEEDED_TAG = 6, 0x6FFFFFFE, 1
-_MAX_NAME_BYTES = 256
+_MAX_NAME_BYTES, _MAX_VERSIONS = 256, 5000
 
 
 @dataclass(frozen=True)
@@ -178,6 +178,8 @@ def _needed_versions(elf: _ElfFile, offset: int, strings: int, entries: int) -> 
         for _ in range(count):
             _, _, _, name, next_aux = elf.unpack("<IHHII", aux)
             results.append(elf.read_name(strings + name))
+            if len(results) > _MAX_VERSIONS:
+                raise ValueError(f"more than {_MAX_VERSIONS} versions of symbols")
             aux += next_aux
         if not following:
             break

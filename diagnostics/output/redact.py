@@ -218,11 +218,11 @@ def _mask_if_named(match: Match) -> str:
     return f"{match['label']}{MASK}" if is_secret and not is_harmless else match[0]
 
 
-# A word of a line, and what is harmless: a plain word, a number, an address in memory, an option, a reference to a
-# variable, and the name of a file.
+# A word of a line, and what is harmless: a plain word, a number, the date and hour of a log, an address in memory, an
+# option, a reference to a variable, and the name of a file.
 _LINE_WORD = re.compile(r"""[^\s'"`,;:()\[\]{}<>|=&/\\@\u1680]+""")
 _HARMLESS_WORD = re.compile(
-    r"[A-Z]?[a-z]*|[\d.+-]{1,14}%?|0x[0-9a-f]{1,16}|--?[A-Za-z][\w.-]*|\$\w+|[\w-]+\.(?:py|sh|log|ya?ml|jsonl?|toml|txt|md|cfg)",
+    r"[A-Z]?[a-z]*|[\d.+-]{1,14}%?|\d{4}-\d\d-\d\dT\d\d|0x[0-9a-f]{1,16}|--?[A-Za-z][\w.-]*|\$\w+|[\w-]+\.(?:py|sh|log|ya?ml|jsonl?|toml|txt|md|cfg)",
 )
 # A number that may be a secret after a password's name, and what shows before or after it that it is a count.
 _LONG_NUMBER = re.compile(r"(?!\d{4}-\d\d-\d\d\Z)[+-]?\d(?:-?\d){5,}-?")
