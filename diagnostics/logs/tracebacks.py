@@ -110,6 +110,7 @@ def short_path(path: str) -> str:
         >>> short_path("/opt/env/lib/python3.12/site-packages/vllm/v1/engine/core.py")
         'vllm/v1/engine/core.py'
     """
+    path = redact.mask(path) if " " in path else path
     for mark in ("site-packages/", "dist-packages/"):
         if mark in path:
             return path.rpartition(mark)[2]

@@ -21,7 +21,7 @@ from diagnostics import process, safe_io
 from diagnostics.collect.blocking_reads import UNANSWERED, call_in_child, read_process_file
 from diagnostics.hang.collect import proc
 from diagnostics.hang.snapshot import MAX_TEXT, StackFrame, Thread
-from diagnostics.output.redact import truncate
+from diagnostics.output.redact import mask, truncate
 
 TIMEOUT_S = 5.0
 MAX_TRIES = 3
@@ -48,6 +48,7 @@ _CONTAINER = (
 )
 _STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python[\d.]+/(?!site-packages)")
 # Frames and lines of a function that are searched for the lock that it took.
+_QUALIFIED_NAME = re.compile(r"[\w.<>]*")
 _MAX_FRAMES, _MAX_LINES = 100, 2000
 _ACQUIRES, _RELEASES = re.compile(r"([\w.]+)\.acquire\("), re.compile(r"([\w.]+)\.release\(")
 _WITH = re.compile(r"^(?:async )?with ([\w.]+)")
@@ -149,11 +150,12 @@ def parse_frame(item: Any) -> StackFrame:
 
 
 def last_part(name: str) -> str:
-    """Return the last part of a qualified name.
+    """Return the last part of a qualified name; of any other text, without its secrets.
 
     >>> last_part("Queue.get"), last_part("run.<locals>.<lambda>")
     ('get', '<lambda>')
     """
+    name = name if _QUALIFIED_NAME.fullmatch(name) else mask(name)
     return name.rpartition(".")[2] or name
 
 
