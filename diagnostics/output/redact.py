@@ -465,8 +465,12 @@ def remember_line(text: str) -> None:
             is_common = _PLAIN.fullmatch(word) or (
                 secret_names.is_known(word) and not _LONG_NUMBER.fullmatch(word)
             )
+            # The name of another secret in the line stays, because the rules need it.
+            is_name = secret_names.is_secret_name(word) and re.search(
+                rf"{re.escape(word)}['\"]?\s?[=:]", form
+            )
             # In `//ada:password@host` the host stays.
-            if parts and lost.keys() >= parts and not is_common:
+            if parts and lost.keys() >= parts and not is_common and not is_name:
                 _REMEMBERED.add(word)
 
 

@@ -22,6 +22,7 @@ from diagnostics.output.redact import (
     name_below,
     redact,
     redact_path,
+    remember_line,
     remember_secret,
     truncate,
 )
@@ -105,6 +106,17 @@ def leaks(secret, text):
     """Return whether a text contains a secret, or twelve characters of a long one."""
     long = len(secret) >= 24 and any(secret[at : at + 12] in text for at in range(len(secret) - 11))
     return secret in text or long
+
+
+def test_second_secret_of_a_remembered_line_does_not_leak():
+    """What `remember_line` remembers of a line does not take away the names by which the rules find its secrets."""
+    leaked = []
+    for context, secret in SECRETS.values():
+        text = context.format(secret)
+        remember_line(f"password=Zq8kkP1xY {text}")
+        leaked += [text] * leaks(secret, redact(text))
+        forget_secrets()
+    assert leaked == []
 
 
 @pytest.mark.parametrize(("cases", "minimum"), [(secret_cases.secrets, 2500), (secret_cases.persons, 1000)])
