@@ -75,12 +75,15 @@ def _print_audit(audit: Audit, console: Console, *, verbose: bool) -> None:
 
 
 def _print_first_screen(console: Console, audit: Audit) -> None:
-    """Print faults, notices, and the checks that leave the audit incomplete."""
-    for result in audit.select(FAULT):
+    """Print faults, notices, and open checks; beside a fault, not the one whether the run learns."""
+    faults = audit.select(FAULT)
+    for result in faults:
         _print_fault(console, result, audit)
     for fact in (fact for result in audit.results for fact in result.evidence if fact.name == "notice"):
         print_text(console, Text(f"{'notice':<{INDENT}}", "yellow") + Text(_note_text(fact)))
     for result in filter(results.is_open, audit.results):
+        if faults and result.topic == "learning":
+            continue
         print_text(console, Text(f"{'unknown':<{INDENT}}", "yellow") + Text(results.sentence(result)))
         for need in result.needed:
             print_text(console, f"to decide it: {need.text}", indent=INDENT)
