@@ -1,6 +1,7 @@
 """A layer's verdict follows from its outcome and its expectation, and a run's exit code from its verdicts."""
 
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.matrix.verdicts import (
     Answer,
@@ -41,6 +42,7 @@ def expect(outcome, codes=(), shows=()):
         ),
         (make_answer("fail", (), ("x at a.py:8",)), expect("fail", (), ("a.py:7",)), Verdict.FAIL, False),
         (make_answer("pass"), expect("fail"), Verdict.UNEXPECTED_PASS, False),
+        (make_answer("pass"), replace(expect("fail"), of_machine=True), Verdict.PASS, True),
         (make_answer("unresolvable"), expect("unresolvable"), Verdict.UNRESOLVABLE, True),
         (make_answer("fail"), expect("not_run"), Verdict.FAIL, False),
         (make_answer("not_run"), expect("not_run"), Verdict.NOT_RUN, True),
