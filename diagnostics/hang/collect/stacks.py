@@ -152,8 +152,8 @@ def parse_frame(item: Any) -> StackFrame:
 def last_part(name: str) -> str:
     """Return the last part of a qualified name; of any other text, without its secrets.
 
-    >>> last_part("Queue.get"), last_part("run.<locals>.<lambda>")
-    ('get', '<lambda>')
+    >>> last_part("Queue.get"), last_part("run.<locals>.<lambda>"), last_part("api_keys.openai: hunterfourz")
+    ('get', '<lambda>', 'openai: <secret>')
     """
     name = name if _QUALIFIED_NAME.fullmatch(name) else mask(name)
     return name.rpartition(".")[2] or name
